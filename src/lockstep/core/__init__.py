@@ -1,0 +1,1 @@
+"""The shared vocabulary: worlds, decisions, rollouts, streams and estimators."""

@@ -1,0 +1,74 @@
+"""The Learner contract: act, value, update, and what an update reports."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from lockstep.core.actions import Action, Observation
+from lockstep.core.rollout import Rollout
+from lockstep.core.streams import Streams
+from lockstep.core.world import CriticInput, WorldSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What the agents of one role chose, and how likely it was."""
+
+    action: Action  # part -> [L, A, ...]
+    log_prob: Tensor  # [L, A]
+    entropy: Tensor  # [L, A]
+    memory: Tensor  # [L, A, Z] after this step; Z = 0 for policies that remember nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateStats:
+    """What one update did, by member: metric key (`train/mu/approx_kl`) to `[P]`.
+
+    Losses, KL, clip fraction and gradient norms are means over the minibatches a member took part
+    in; `train/explained_variance` is of the values the rollout was collected with.
+    """
+
+    scalars: Mapping[str, Tensor]
+
+
+@runtime_checkable
+class Learner(Protocol):
+    """P members that learn side by side; lanes are member-major, `L = P * N`."""
+
+    spec: WorldSpec
+    members: int
+    device: torch.device
+    version: Tensor  # [] int64: updates done, as the audit expects to find it in the rows
+
+    def rollout(self) -> Rollout:
+        """Storage of the shape this learner trains on."""
+
+    def memory(self, role: str) -> Tensor:
+        """What the agents of `role` remember before their first step: zeros `[L, A, Z]`."""
+
+    def act(
+        self,
+        role: str,
+        observation: Observation,
+        memory: Tensor,
+        starts: Tensor,
+        streams: Streams,
+        *,
+        deterministic: bool = False,
+    ) -> Decision:
+        """Decides for every agent of `role`; `starts [L]` marks lanes whose episode is new."""
+
+    def value(self, state: CriticInput) -> dict[str, Tensor]:
+        """The critic's value of every agent: role to `[..., L, A]` for inputs `[..., L, ...]`."""
+
+    def update(self, rollout: Rollout) -> UpdateStats:
+        """Learns from a full rollout."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights, optimizer, normalisers and counters."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes them up again."""

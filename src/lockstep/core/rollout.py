@@ -1,0 +1,131 @@
+"""Preallocated storage of T steps x L lanes: everything needed to rebuild each decision."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lockstep.core.actions import Action, Candidates, Categorical, Observation
+from lockstep.core.world import CriticInput, Field, RoleSpec, WorldSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoleRows:
+    """The rows of one role. Row t is one transition: a decision and what it caused."""
+
+    obs: Observation  # [T, L, A, ...]
+    action: Action  # part -> [T, L, A, ...]
+    log_prob: Tensor  # [T, L, A]
+    entropy: Tensor  # [T, L, A]
+    value: Tensor  # [T, L, A]
+    fingerprint: Tensor  # [T, L, A] int64, of the observation when it was acted on
+    reward: Tensor  # [T, L, A]
+    next_value: Tensor  # [T, L, A] of the state before any reset
+
+
+@dataclass(kw_only=True)
+class Rollout:
+    """T steps x L lanes, written in place and read as views. There is no `done`."""
+
+    steps: int
+    lanes: int
+    roles: dict[str, RoleRows]
+    critic: CriticInput  # name -> [T, L, ...]
+    final: CriticInput  # name -> [T, L, ...]; empty unless the world truncates
+    terminated: Tensor  # [T, L] bool
+    truncated: Tensor  # [T, L] bool
+    elapsed: Tensor  # [T, L]
+    clock: Tensor  # [T, L] int64: the lane's step counter, which never restarts
+    version: Tensor  # [T] int64: how many updates the acting weights had seen
+    starts: Tensor  # [T, L] bool: whether this row is the first of an episode
+    memory: dict[str, Tensor]  # role -> [L, A, Z] before row 0; empty for feed-forward nets
+    metrics: dict[str, Tensor]  # name -> [T, L]
+    written: int = 0
+
+    def next_row(self) -> int:
+        """The row to write now; a full rollout refuses."""
+        if self.written >= self.steps:
+            raise IndexError(
+                f"rollout overflow: all {self.steps} rows are written; "
+                "call reset() after the update, before collecting again"
+            )
+        self.written += 1
+        return self.written - 1
+
+    def reset(self) -> None:
+        """Makes every row writable again; nothing is cleared."""
+        self.written = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether every row has been written since the last reset."""
+        return self.written == self.steps
+
+
+def allocate(
+    spec: WorldSpec,
+    *,
+    steps: int,
+    lanes: int,
+    device: torch.device | str = "cpu",
+    critic: tuple[str, ...] | None = None,
+    memory: dict[str, int] | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Rollout:
+    """Storage for `steps` of `lanes` lanes; `critic` names the critic inputs worth keeping."""
+
+    def zeros(*shape: int, dtype: torch.dtype = dtype) -> Tensor:
+        return torch.zeros(steps, lanes, *shape, dtype=dtype, device=device)
+
+    def stored(fields: dict[str, Field]) -> dict[str, Tensor]:
+        return {name: zeros(*f.shape, dtype=f.dtype) for name, f in fields.items()}
+
+    kept = {name: spec.critic[name] for name in critic or spec.critic}
+    return Rollout(
+        steps=steps,
+        lanes=lanes,
+        roles={role.name: _role_rows(role, zeros) for role in spec.roles},
+        critic=stored(kept),
+        final=stored(kept) if spec.truncates else {},
+        terminated=zeros(dtype=torch.bool),
+        truncated=zeros(dtype=torch.bool),
+        elapsed=zeros(),
+        clock=zeros(dtype=torch.int64),
+        version=torch.zeros(steps, dtype=torch.int64, device=device),
+        starts=zeros(dtype=torch.bool),
+        memory={
+            name: torch.zeros(lanes, spec.role(name).agents, size, dtype=dtype, device=device)
+            for name, size in (memory or {}).items()
+        },
+        metrics={metric.name: zeros() for metric in spec.metrics},
+    )
+
+
+def _role_rows(role: RoleSpec, zeros: Callable[..., Tensor]) -> RoleRows:
+    A = role.agents
+    action = {
+        name: zeros(A, dtype=torch.int64)
+        if isinstance(part, Categorical | Candidates)
+        else zeros(A, part.n)
+        for name, part in role.action.items()
+    }
+    return RoleRows(
+        obs=Observation(
+            features={name: zeros(A, *f.shape, dtype=f.dtype) for name, f in role.features.items()},
+            acts=zeros(A, dtype=torch.bool),
+            entities={name: zeros(A, *f.shape, dtype=f.dtype) for name, f in role.entities.items()},
+            legal={
+                name: zeros(A, part.n, dtype=torch.bool)
+                for name, part in role.action.items()
+                if isinstance(part, Categorical | Candidates) and part.masked
+            },
+        ),
+        action=action,
+        log_prob=zeros(A),
+        entropy=zeros(A),
+        value=zeros(A),
+        fingerprint=zeros(A, dtype=torch.int64),
+        reward=zeros(A),
+        next_value=zeros(A),
+    )

@@ -1,0 +1,119 @@
+"""The World contract: what a simulation states about itself and how it is stepped."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from lockstep.core.actions import Action, ActionSpec, Observation
+
+CriticInput: TypeAlias = dict[str, Tensor]
+"""Name to `[L, ...]`: what the critic may look at."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """Shape and type of one tensor, without the leading lane (and agent) dimensions."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype = torch.float32
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoleSpec:
+    """A kind of agent: `agents` of them share shapes and one policy."""
+
+    name: str
+    agents: int
+    features: Mapping[str, Field]
+    action: ActionSpec
+    discount: float
+    entities: Mapping[str, Field] = field(default_factory=dict)  # set -> (E, F)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """A number the world reports for each lane and step."""
+
+    name: str
+    unit: str
+    meaning: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorldSpec:
+    """Everything a learner may know of a world."""
+
+    name: str
+    roles: tuple[RoleSpec, ...]
+    phases: tuple[tuple[str, ...], ...]
+    critic: Mapping[str, Field]
+    horizon: int
+    metrics: tuple[Metric, ...]
+    objective: str
+    """The metric by which members are compared; smaller is better."""
+    critic_at: Literal["step", "phase"] = "step"
+    every_step: bool = True
+    """Whether each agent decides at each step and a step lasts one unit of world time."""
+    truncates: bool = False
+    capturable: bool = False
+    settable: tuple[str, ...] = ()
+
+    def role(self, name: str) -> RoleSpec:
+        """The role called `name`."""
+        return next(role for role in self.roles if role.name == name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What one advance caused, before and after any reset."""
+
+    reward: Mapping[str, Tensor]  # role -> [L, A]
+    terminated: Tensor  # [L] bool
+    truncated: Tensor  # [L] bool
+    elapsed: Tensor  # [L] world time
+    metrics: Mapping[str, Tensor]  # name -> [L]
+    final: CriticInput  # critic input before the reset; read where truncated
+
+
+@runtime_checkable
+class World(Protocol):
+    """L independent copies of one simulation that step together on one device.
+
+    One step: for each phase, `observe` and `act` for each of its roles; then `advance`. `act` only
+    records; effects apply when the phase's last role has acted. Ended lanes are reset inside
+    `advance`, so the next `observe` is of a running episode.
+    """
+
+    spec: WorldSpec
+    lanes: int
+    device: torch.device
+
+    def reset(self, keys: Tensor) -> None:
+        """Starts every lane afresh from its stream key `[L]` (int64, see core.streams)."""
+
+    def observe(self, role: str) -> Observation:
+        """What the agents of `role` see now."""
+
+    def act(self, role: str, action: Action) -> None:
+        """Records the decisions of `role`."""
+
+    def advance(self) -> Step:
+        """Moves every lane by one step and resets those that ended."""
+
+    def state(self, role: str) -> CriticInput:
+        """The critic's input for `role`, at the time `spec.critic_at` names."""
+
+    def set(self, name: str, value: Tensor) -> None:
+        """Changes the scenario number `name` (one of `spec.settable`) to `value` `[L]`."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that decides the world's future."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes up a saved future."""
+
+    def frame(self, lane: int) -> Any:
+        """What a picture of one lane needs; the world's `render` module draws it."""

@@ -1,0 +1,219 @@
+"""Small worlds whose best policy is known, for tests of contracts and of learning."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lockstep.core.actions import Action, ActionSpec, Candidates, Categorical, Observation, Unit
+from lockstep.core.streams import Streams, lane_keys
+from lockstep.core.world import CriticInput, Field, Metric, RoleSpec, Step, WorldSpec
+
+
+class Toy:
+    """One role, episodes of `horizon` steps that end by death or by a cut from outside."""
+
+    action: ActionSpec
+    n_features: int
+    entities: dict[str, Field] = {}
+
+    def __init__(
+        self,
+        *,
+        lanes: int = 4,
+        agents: int = 1,
+        horizon: int = 5,
+        truncates: bool = False,
+        device: str = "cpu",
+    ) -> None:
+        self.lanes, self.agents, self.horizon = lanes, agents, horizon
+        self.device = torch.device(device)
+        self.spec = WorldSpec(
+            name=type(self).__name__,
+            roles=(
+                RoleSpec(
+                    name="player",
+                    agents=agents,
+                    features={"obs": Field(shape=(self.n_features,))},
+                    entities=self.entities,
+                    action=self.action,
+                    discount=0.9,
+                ),
+            ),
+            phases=(("player",),),
+            critic={
+                "player": Field(shape=(agents, self.n_features)),
+                "state": Field(shape=(agents * self.n_features,)),
+            },
+            horizon=horizon,
+            metrics=(Metric(name="regret", unit="1", meaning="distance from the best reward"),),
+            objective="regret",
+            truncates=truncates,
+            capturable=True,
+        )
+        self.reset(lane_keys([0], lanes=lanes))
+
+    def reset(self, keys: Tensor) -> None:
+        self.streams = Streams(keys.to(self.device))
+        self.slot = torch.zeros(self.lanes, dtype=torch.int64, device=self.device)
+        self.seen = self.draw_features()
+
+    def draw_features(self) -> Tensor:
+        return self.streams.draw("features").uniform(self.agents, self.n_features)
+
+    def observe(self, role: str) -> Observation:
+        acts = torch.ones(self.lanes, self.agents, dtype=torch.bool, device=self.device)
+        return Observation(features={"obs": self.seen.clone()}, acts=acts)
+
+    def act(self, role: str, action: Action) -> None:
+        self.chosen = action
+
+    def reward(self) -> Tensor:
+        raise NotImplementedError
+
+    def state(self, role: str) -> CriticInput:
+        return {"player": self.seen.clone(), "state": self.seen.flatten(1)}
+
+    def advance(self) -> Step:
+        reward = self.reward()
+        self.slot += 1
+        self.streams.tick()
+        self.seen = self.draw_features()
+        final = self.state("player")
+        ends = self.slot >= self.horizon
+        self.slot = torch.where(ends, 0, self.slot)
+        self.begin(ends)
+        never = torch.zeros_like(ends)
+        return Step(
+            reward={"player": reward},
+            terminated=never if self.spec.truncates else ends,
+            truncated=ends if self.spec.truncates else never,
+            elapsed=torch.ones(self.lanes, device=self.device),
+            metrics={"regret": -reward.mean(dim=-1)},
+            final=final if self.spec.truncates else {},
+        )
+
+    def begin(self, ends: Tensor) -> None:
+        """A new episode in the lanes that ended; most toys carry nothing over."""
+
+    def set(self, name: str, value: Tensor) -> None:
+        raise ValueError(f"{name} is not a scenario number of this world")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "streams": self.streams.state_dict(),
+            "slot": self.slot.clone(),
+            "seen": self.seen.clone(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.streams.load_state_dict(state["streams"])
+        self.slot, self.seen = state["slot"].clone(), state["seen"].clone()
+
+    def frame(self, lane: int) -> Any:
+        return self.seen[lane]
+
+
+class Match(Toy):
+    """Say the number you see; the best reward is 0."""
+
+    action = {"number": Unit(n=1)}
+    n_features = 2
+
+    def reward(self) -> Tensor:
+        said = self.chosen["number"].clamp(0, 1).squeeze(-1)
+        return -((said - self.seen[..., 0]) ** 2)
+
+
+class Masked(Toy):
+    """Pick the legal choice with the largest feature; which are legal varies."""
+
+    action = {"pick": Categorical(n=4, masked=True)}
+    n_features = 8
+
+    def legal(self) -> Tensor:
+        mask = self.seen[..., 4:] > 0.5
+        return mask | (~mask.any(dim=-1, keepdim=True))
+
+    def observe(self, role: str) -> Observation:
+        plain = super().observe(role)
+        return Observation(features=plain.features, acts=plain.acts, legal={"pick": self.legal()})
+
+    def reward(self) -> Tensor:
+        worth = self.seen[..., :4]
+        best = torch.where(self.legal(), worth, -1.0).amax(dim=-1)
+        return worth.gather(-1, self.chosen["pick"].unsqueeze(-1)).squeeze(-1) - best
+
+
+class Pool(Toy):
+    """Pick the best of 8..50 candidates in random order by their features."""
+
+    CANDIDATES, FEATURES = 50, 6
+    action = {"pick": Candidates(max=50, over="candidate")}
+    n_features = 2
+    entities = {"candidate": Field(shape=(50, 6))}
+
+    def candidates(self) -> tuple[Tensor, Tensor]:
+        draw = self.streams.draw("candidates")
+        rows = draw.uniform(self.agents, self.CANDIDATES, self.FEATURES)
+        count = 8 + draw.integers(43, self.agents)
+        legal = torch.arange(self.CANDIDATES, device=self.device) < count.unsqueeze(-1)
+        return rows * legal.unsqueeze(-1), legal
+
+    def worth(self) -> tuple[Tensor, Tensor]:
+        rows, legal = self.candidates()
+        return rows[..., 0] - rows[..., 1] * rows[..., 2] + 0.5 * rows[..., 3], legal
+
+    def observe(self, role: str) -> Observation:
+        plain = super().observe(role)
+        rows, legal = self.candidates()
+        return Observation(
+            features=plain.features,
+            acts=plain.acts,
+            entities={"candidate": rows},
+            legal={"pick": legal},
+        )
+
+    def reward(self) -> Tensor:
+        """0 for a uniform choice, 1 for the best candidate."""
+        worth, legal = self.worth()
+        mean = (worth * legal).sum(dim=-1) / legal.sum(dim=-1)
+        best = torch.where(legal, worth, -torch.inf).amax(dim=-1)
+        got = worth.gather(-1, self.chosen["pick"].unsqueeze(-1)).squeeze(-1)
+        return (got - mean) / (best - mean)
+
+
+class Recall(Toy):
+    """The number is shown at the first step only and must be said at the last."""
+
+    action = {"number": Unit(n=1)}
+    n_features = 2
+
+    def reset(self, keys: Tensor) -> None:
+        self.cue = Streams(keys.to(self.device)).draw("cue").uniform(self.agents).round()
+        super().reset(keys)
+
+    def draw_features(self) -> Tensor:
+        return self.show()
+
+    def show(self) -> Tensor:
+        first = (self.slot == 0).unsqueeze(-1).to(self.cue.dtype)
+        last = (self.slot == self.horizon - 1).unsqueeze(-1).to(self.cue.dtype)
+        return torch.stack((first * (2 * self.cue - 1), last.expand_as(self.cue)), dim=-1)
+
+    def begin(self, ends: Tensor) -> None:
+        fresh = self.streams.draw("cue").uniform(self.agents).round()
+        self.cue = torch.where(ends.unsqueeze(-1), fresh, self.cue)
+        self.seen = self.show()
+
+    def reward(self) -> Tensor:
+        asked = (self.slot == self.horizon - 1).unsqueeze(-1)
+        miss = (self.chosen["number"].clamp(0, 1).squeeze(-1) - self.cue) ** 2
+        return torch.where(asked, -miss, 0.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"cue": self.cue.clone()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.cue = state["cue"].clone()

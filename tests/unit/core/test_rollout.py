@@ -1,0 +1,50 @@
+import pytest
+import torch
+
+from lockstep.core.rollout import allocate
+from lockstep.learners.batch import members_first
+from tests.toys import Masked, Match
+
+
+def test_a_write_past_the_end_names_overflow_and_reset():
+    rollout = allocate(Match().spec, steps=2, lanes=4)
+    rollout.next_row()
+    rollout.next_row()
+    assert rollout.full
+    with pytest.raises(IndexError, match=r"overflow.*reset"):
+        rollout.next_row()
+    rollout.reset()
+    assert rollout.next_row() == 0
+
+
+def test_everything_a_decision_depends_on_is_stored():
+    rollout = allocate(Masked(lanes=4, agents=3).spec, steps=2, lanes=4)
+    rows = rollout.roles["player"]
+    assert rows.obs.legal["pick"].shape == (2, 4, 3, 4)
+    assert rows.action["pick"].shape == (2, 4, 3)
+    assert rollout.final == {}
+    assert not hasattr(rollout, "done")
+
+
+def test_a_world_that_truncates_gets_room_for_final_states():
+    rollout = allocate(Match(truncates=True).spec, steps=2, lanes=4)
+    assert rollout.final["state"].shape == rollout.critic["state"].shape
+
+
+def test_a_single_members_rows_are_read_as_views_of_the_storage():
+    stored = torch.randn(3, 4, 2)
+    assert members_first(1)(stored).data_ptr() == stored.data_ptr()
+
+
+def test_members_first_keeps_each_members_lanes_together():
+    stored = torch.arange(6).view(1, 6)
+    assert members_first(2)(stored).tolist() == [[[0, 1, 2]], [[3, 4, 5]]]
+
+
+def test_an_unchanged_observation_keeps_its_fingerprint_and_a_changed_one_does_not():
+    obs = Masked(lanes=4, agents=3).observe("player")
+    before = obs.fingerprint()
+    assert torch.equal(before, obs.map(torch.clone).fingerprint())
+    obs.features["obs"][1, 2, 0] += 1e-6
+    changed = before != obs.fingerprint()
+    assert changed.nonzero().tolist() == [[1, 2]]
