@@ -1,0 +1,1 @@
+"""Networks as plain modules written for one member; `packing` adds the member axis outside them."""
