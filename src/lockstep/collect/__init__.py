@@ -1,0 +1,1 @@
+"""World and learner in, rollout out."""

@@ -1,0 +1,1 @@
+"""Learners: PPO, which is MAPPO with more roles, and the Randomized baseline."""
