@@ -1,0 +1,1 @@
+"""The worlds, strangers to each other; `registry` knows their names."""

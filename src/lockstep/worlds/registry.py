@@ -1,0 +1,85 @@
+"""From a world's name to its scenarios and, only when asked, to the world itself."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast, runtime_checkable
+
+from lockstep.errors import known
+
+if TYPE_CHECKING:
+    import torch
+
+    from lockstep.core.actions import Action
+    from lockstep.core.world import World
+
+    Device = torch.device | str
+    Heuristics = dict[str, Callable[[Any], dict[str, Action]]]
+else:  # a scenario is looked up without importing torch, so nothing here may name its types
+    World = Device = Heuristics = Any
+
+
+@runtime_checkable
+class WorldConfig(Protocol):
+    """What every world's settings have in common."""
+
+    name: ClassVar[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """Where a world lives; paths are `module:attribute`."""
+
+    config: str
+    world: str
+    scenarios: str
+    heuristics: str
+    summary: str
+
+
+WORLDS: dict[str, Entry] = {
+    "uav-mec": Entry(
+        config="lockstep.worlds.uav_mec.config:UavMecConfig",
+        world="lockstep.worlds.uav_mec.world:UavMec",
+        scenarios="lockstep.worlds.uav_mec.config:SCENARIOS",
+        heuristics="lockstep.worlds.uav_mec.heuristics:HEURISTICS",
+        summary="Mobile users offload tasks to UAVs with edge servers; both learn.",
+    ),
+}
+
+
+def names() -> list[str]:
+    """The worlds there are."""
+    return list(WORLDS)
+
+
+def summary(name: str) -> str:
+    """What the world is about, in a line."""
+    return _entry(name).summary
+
+
+def scenarios(name: str) -> dict[str, Any]:
+    """The world's settings by scenario name, the default first; imports no torch."""
+    return cast(dict[str, Any], _load(_entry(name).scenarios))
+
+
+def heuristics(name: str) -> Heuristics:
+    """The world's policies without learning: from the world to an action of each role."""
+    return cast(Heuristics, _load(_entry(name).heuristics))
+
+
+def build(
+    config: WorldConfig, *, lanes: int, device: Device = "cpu", compile: bool = False
+) -> World:
+    """The world that `config` belongs to, imported now."""
+    world = _load(_entry(config.name).world)
+    return cast(World, world(config, lanes=lanes, device=device, compile=compile))
+
+
+def _entry(name: str) -> Entry:
+    return WORLDS[known("world", name, WORLDS)]
+
+
+def _load(path: str) -> Any:
+    module, _, attribute = path.partition(":")
+    return getattr(import_module(module), attribute)
