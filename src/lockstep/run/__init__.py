@@ -1,0 +1,1 @@
+"""The loop around worlds and learners: run folders, checkpoints, metrics, evaluation."""

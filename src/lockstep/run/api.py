@@ -1,0 +1,177 @@
+"""What a notebook user calls: train, make, load, evaluate, by name and in one line each."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lockstep.core.learner import Learner
+from lockstep.core.streams import lane_keys
+from lockstep.core.world import World
+from lockstep.errors import BadInput, known
+from lockstep.learners import registry as learners
+from lockstep.learners.config import LEARNERS, LearnerConfig
+from lockstep.run import checkpoint, loop
+from lockstep.run.config import TrainConfig, parse_seeds, preset
+from lockstep.run.evaluate import EVALUATION_SEED, Evaluation, evaluate as _evaluate
+from lockstep.run.policy import HeuristicPolicy, LearnedPolicy, Policy
+from lockstep.run.record import Run
+from lockstep.run.rundir import run_folder
+from lockstep.run.trainer import Trainer
+from lockstep.worlds import registry as worlds
+from lockstep.worlds.registry import WorldConfig
+
+log = logging.getLogger(__name__)
+
+
+def configure(
+    world: str | WorldConfig,
+    *,
+    scenario: str | None = None,
+    learner: str | LearnerConfig | None = None,
+    seeds: int | Sequence[int] = 1,
+    seed: int = 0,
+    **settings: Any,
+) -> TrainConfig:
+    """A run's configuration from names or configs; `settings` are fields of TrainConfig.
+
+    `seeds=5` means `seed` to `seed + 4`, a sequence means itself.
+    """
+    if isinstance(world, str):
+        config = preset(
+            world, scenario=scenario, learner=learner if isinstance(learner, str) else None
+        )
+    elif scenario is not None:
+        raise BadInput("scenario names a preset of a world; give either it or a world's config")
+    else:
+        config = preset(world.name, learner=learner if isinstance(learner, str) else None)
+        config = replace(config, world=world, scenario="")
+    if learner is not None and not isinstance(learner, str):
+        config = replace(config, learner=learner, algorithm=learner.kind)
+    chosen = parse_seeds(str(seeds), first=seed) if isinstance(seeds, int) else tuple(seeds)
+    unknown = set(settings) - set(TrainConfig.__dataclass_fields__)
+    if unknown:
+        known("setting", min(unknown), TrainConfig.__dataclass_fields__)
+    return replace(config, seeds=chosen, **settings)
+
+
+def train(
+    world: str | WorldConfig,
+    *,
+    name: str | None = None,
+    root: Path | str = "runs",
+    on_update: loop.OnUpdate | None = None,
+    **options: Any,
+) -> Run:
+    """Trains a pack, one member for each seed, into `root/name`, and returns the run.
+
+    `options` are those of `trainer`: scenario, learner, seeds, seed, total_steps, device, ...
+    Without a name the run is called `<world>-<learner>-<n>`.
+    """
+    config = configure(world, **options)
+    return loop.train(config, run_folder(config, name=name, root=Path(root)), on_update=on_update)
+
+
+def trainer(world: str | WorldConfig, **options: Any) -> Trainer:
+    """World, learner and rollout of a run, to be driven by hand: `trainer.update()`.
+
+    Options: `scenario`, `learner` (a name or a config), `seeds` (a count or a list), `seed`, and
+    the fields of TrainConfig such as `total_steps` and `device`.
+    """
+    return Trainer(configure(world, **options))
+
+
+def make(
+    world: str | WorldConfig,
+    *,
+    scenario: str | None = None,
+    lanes: int = 1,
+    seed: int = 0,
+    device: str = "cpu",
+    compile: bool = False,
+) -> World:
+    """A world of `lanes` copies, reset from `seed` and ready to be stepped by hand."""
+    if lanes < 1:
+        raise BadInput(f"lanes must be at least 1, got {lanes}")
+    config = configure(world, scenario=scenario).world
+    place = torch.device(device)
+    made = worlds.build(config, lanes=lanes, device=place, compile=compile)
+    made.reset(lane_keys([seed], lanes=lanes, device=place))
+    return made
+
+
+def load(
+    run: Run | Path | str,
+    *,
+    member: int | None = None,
+    pointer: str = "latest",
+    device: str = "cpu",
+) -> LearnedPolicy:
+    """The policy of one member of a run: `member`, or the best by the run's objective."""
+    run = run if isinstance(run, Run) else Run.open(run)
+    why = ""
+    if member is None:
+        member = run.best_member()
+        why = f", best of {run.config.members} by world/{run.objective}"
+    label = f"{run.config.algorithm} member {member} (seed {_seed(run, member)}{why})"
+    log.info("loaded %s from %s", label, run.folder)
+    learner = _restored(run, pointer=pointer, device=device)
+    return LearnedPolicy(learner, member=member, label=label)
+
+
+def load_members(run: Run, *, pointer: str = "latest", device: str = "cpu") -> LearnedPolicy:
+    """The policy of all members of a run side by side, to be evaluated on the same episodes."""
+    learner = _restored(run, pointer=pointer, device=device)
+    return LearnedPolicy(learner, label=run.config.algorithm)
+
+
+def heuristic(world: str, name: str) -> HeuristicPolicy:
+    """A rule without weights, by name."""
+    rules = worlds.heuristics(known("world", world, worlds.names()))
+    return HeuristicPolicy(rules[known(f"heuristic of {world}", name, rules)], label=name)
+
+
+def evaluate(
+    policy: Policy | str,
+    world: World,
+    *,
+    episodes: int = 20,
+    seed: int = EVALUATION_SEED,
+    stochastic: bool = False,
+) -> Evaluation:
+    """Metrics of a policy, or of a heuristic by name, on fixed episodes; resets the world."""
+    if isinstance(policy, str):
+        policy = heuristic(world.spec.name, policy)
+    return _evaluate(policy, world, episodes=episodes, seed=seed, deterministic=not stochastic)
+
+
+def world_names() -> list[str]:
+    """The worlds there are."""
+    return worlds.names()
+
+
+def learner_names() -> list[str]:
+    """The learners there are."""
+    return list(LEARNERS)
+
+
+def _restored(run: Run, *, pointer: str, device: str) -> Learner:
+    """The run's learner with the weights of a checkpoint."""
+    step = checkpoint.pointed(run.dir.checkpoints, known("checkpoint", pointer, ("latest", "best")))
+    if step is None:
+        raise BadInput(f"{run.folder} has no checkpoint yet; let it train further")
+    place, config = torch.device(device), run.config
+    spec = worlds.build(config.world, lanes=1, device=place, compile=False).spec
+    learner = learners.build(config.learner, spec, seeds=config.seeds, device=place)
+    _, state = checkpoint.load(run.dir.checkpoints, step, device=place)
+    learner.load_state_dict(state["learner"])
+    return learner
+
+
+def _seed(run: Run, member: int) -> int:
+    if not 0 <= member < run.config.members:
+        raise BadInput(f"member must be between 0 and {run.config.members - 1}, got {member}")
+    return run.config.seeds[member]

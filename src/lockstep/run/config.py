@@ -1,0 +1,186 @@
+"""What a run is asked to do: one frozen value that is written beside its results; no torch."""
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+from lockstep.errors import BadInput, known
+from lockstep.learners.config import LEARNERS, REFERENCE, LearnerConfig, PPOConfig
+from lockstep.run.jsonable import Json, decode, encode
+from lockstep.worlds import registry
+from lockstep.worlds.registry import WorldConfig
+
+DEFAULT_TOTAL_STEPS = 80_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Everything that decides a run's results, and then how it is carried out."""
+
+    world: WorldConfig
+    """Settings of the world."""
+    learner: LearnerConfig
+    """Settings of the learner."""
+    seeds: tuple[int, ...] = (0,)
+    """One member for each seed."""
+    total_steps: int = DEFAULT_TOTAL_STEPS
+    """Environment steps of each member, over all its lanes."""
+
+    scenario: str = ""
+    """Name of the scenario the world settings started from."""
+    algorithm: str = ""
+    """Name of the configuration the learner settings started from."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to run; `auto` takes the GPU if there is one."""
+    compile: Literal["auto", "on", "off"] = "off"
+    """Compile the world's step and acting; `auto` does so where a compiler is found."""
+    graphs: bool = True
+    """On a GPU, replay collection and updates as CUDA graphs where the world allows it."""
+    deterministic: bool = False
+    """Allow only deterministic kernels; costs speed on a GPU and nothing on the CPU."""
+    threads: int = 1
+    """CPU threads of the arithmetic."""
+    checkpoint_every: int = 25
+    """Updates between checkpoints."""
+    keep_checkpoints: int = 2
+    """How many of the newest checkpoints to keep beside the best one."""
+
+    def __post_init__(self) -> None:
+        if not self.seeds:
+            raise ValueError("seeds must name at least one seed")
+        if len(set(self.seeds)) != len(self.seeds):
+            raise ValueError(f"seeds must differ from each other, got {_listed(self.seeds)}")
+        if any(not 0 <= seed < 2**63 for seed in self.seeds):
+            raise ValueError(f"seeds must be 0 or more and below 2^63, got {_listed(self.seeds)}")
+        for name in ("threads", "checkpoint_every", "keep_checkpoints"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.total_steps < self.steps_per_update:
+            raise ValueError(
+                f"total_steps ({self.total_steps}) must be at least one update of lanes * steps = "
+                f"{self.learner.lanes} * {self.learner.steps} = {self.steps_per_update}"
+            )
+
+    @property
+    def members(self) -> int:
+        """P: how many learners train side by side."""
+        return len(self.seeds)
+
+    @property
+    def steps_per_update(self) -> int:
+        """Environment steps that one member takes between two updates (N * T)."""
+        return self.learner.lanes * self.learner.steps
+
+    @property
+    def updates(self) -> int:
+        """Updates of the run; steps that do not fill one are left out."""
+        return self.total_steps // self.steps_per_update
+
+    @cached_property
+    def hash(self) -> str:
+        """Digest of what decides the results; where and how it runs is left out."""
+        return _digest(_decisive(self) | {"seeds": list(self.seeds)})
+
+    def trial_hash(self, seed: int) -> str:
+        """Digest of one member as if it had been asked for alone: packing is not hashed."""
+        return _digest(_decisive(self) | {"seeds": [seed]})
+
+    def to_json(self) -> Json:
+        """The whole configuration; `from_json` gives back an equal one."""
+        return encode(self) | {
+            "world": {"name": self.world.name, "settings": encode(self.world)},
+            "learner": {"kind": self.learner.kind, "settings": encode(self.learner)},
+        }
+
+    @classmethod
+    def from_json(cls, data: Json) -> "TrainConfig":
+        """The configuration that `to_json` wrote; ValueError where a setting is not known."""
+        if not isinstance(data, dict):
+            raise ValueError(f"config must be a table, got {data!r}")
+        world = _tagged(data, "world", "name")
+        learner = _tagged(data, "learner", "kind")
+        name = known("world", world["name"], registry.names())
+        world_class = type(next(iter(registry.scenarios(name).values())))
+        kinds = {config.kind: type(config) for config in LEARNERS.values()}
+        learner_class = kinds[known("kind of learner", learner["kind"], kinds)]
+        rest = {key: value for key, value in data.items() if key not in ("world", "learner")}
+        plain = decode(_Plain, rest)
+        return cls(
+            world=decode(world_class, world["settings"], "config.world"),
+            learner=decode(learner_class, learner["settings"], "config.learner"),
+            **{key: getattr(plain, key) for key in rest},
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plain:
+    """The settings of TrainConfig that need no tag to be read back."""
+
+    seeds: tuple[int, ...]
+    total_steps: int
+    scenario: str
+    algorithm: str
+    device: Literal["auto", "cpu", "cuda"]
+    compile: Literal["auto", "on", "off"]
+    graphs: bool
+    deterministic: bool
+    threads: int
+    checkpoint_every: int
+    keep_checkpoints: int
+
+
+def preset(world: str, *, scenario: str | None = None, learner: str | None = None) -> TrainConfig:
+    """The configuration behind three names; UnknownName suggests the nearest.
+
+    Its `total_steps` is the default or one update, whichever is more.
+    """
+    scenarios = registry.scenarios(known("world", world, registry.names()))
+    scenario = next(iter(scenarios)) if scenario is None else scenario
+    world_config = scenarios[known(f"scenario of {world}", scenario, scenarios)]
+    learner = next(iter(LEARNERS)) if learner is None else learner
+    learner_config = LEARNERS[known("learner", learner, LEARNERS)]
+    if scenario == "reference" and isinstance(learner_config, PPOConfig):
+        learner_config = replace(learner_config, **REFERENCE)  # type: ignore[arg-type]  # checked by PPOConfig
+    return TrainConfig(
+        world=world_config,
+        learner=learner_config,
+        scenario=scenario,
+        algorithm=learner,
+        total_steps=max(DEFAULT_TOTAL_STEPS, learner_config.lanes * learner_config.steps),
+    )
+
+
+def parse_seeds(text: str, *, first: int = 0) -> tuple[int, ...]:
+    """`5` is five seeds from `first` on; `3,7,9` is that list (`3,` is the single seed 3)."""
+    try:
+        if "," in text:
+            return tuple(int(part) for part in text.split(",") if part.strip())
+        count = int(text)
+    except ValueError as error:
+        raise BadInput(f"seeds must be a number or a list such as 3,7,9, got '{text}'") from error
+    if count < 1:
+        raise BadInput(f"seeds must be at least 1, got {count}")
+    return tuple(range(first, first + count))
+
+
+def _decisive(config: TrainConfig) -> dict[str, Any]:
+    data = config.to_json()
+    return {key: data[key] for key in ("world", "learner", "total_steps")}
+
+
+def _digest(data: Json) -> str:
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _tagged(data: dict[str, Json], key: str, tag: str) -> dict[str, Json]:
+    entry = data.get(key)
+    if not isinstance(entry, dict) or set(entry) != {tag, "settings"}:
+        raise ValueError(f"config.{key} must hold '{tag}' and 'settings'")
+    return entry
+
+
+def _listed(seeds: tuple[int, ...]) -> str:
+    return ", ".join(map(str, seeds))

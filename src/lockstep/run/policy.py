@@ -1,0 +1,135 @@
+"""Whoever decides in a world step by step: a learner, one member of it, or a heuristic."""
+
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from lockstep.core.actions import Action
+from lockstep.core.learner import Learner
+from lockstep.core.streams import Streams, lane_keys
+from lockstep.core.world import Step, World
+from lockstep.errors import BadInput
+
+_MEMBER = 0x632BE59BD9B4E019  # odd, so that no two members meet
+
+Heuristic = Callable[[World], dict[str, Action]]
+"""Role to action, for every lane, from the world as it stands."""
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Decides for all roles of a world and advances it."""
+
+    label: str
+    groups: int
+    """Members that decide side by side; lanes are group-major."""
+
+    def begin(self, keys: Tensor) -> None:
+        """Forgets everything; `keys` `[L]` are the lanes' streams for random decisions."""
+
+    def step(self, world: World, *, deterministic: bool = True) -> Step:
+        """Decides once for every role, phase by phase, and advances the world."""
+
+
+class LearnedPolicy:
+    """The policy of a learner: of all its members side by side, or of one alone."""
+
+    def __init__(self, learner: Learner, *, member: int | None = None, label: str = "") -> None:
+        if member is not None and not 0 <= member < learner.members:
+            raise BadInput(f"member must be between 0 and {learner.members - 1}, got {member}")
+        self.learner, self.member, self.label = learner, member, label
+        self.groups = 1 if member is not None else learner.members
+        self._streams: Streams | None = None
+
+    def begin(self, keys: Tensor) -> None:
+        """Starts every lane's episode and stream afresh.
+
+        A learner decides for all its members, so a single one is asked by showing every member
+        the same lanes and keeping its answer.
+        """
+        copies = self.learner.members if self.member is not None else 1
+        self._streams = Streams(self._decision_keys(keys).repeat(copies))
+        lanes = len(keys) * copies
+        self._memory = {
+            role.name: _resized(self.learner.memory(role.name), lanes)
+            for role in self.learner.spec.roles
+        }
+        self._starts = torch.ones(lanes, dtype=torch.bool, device=keys.device)
+        self._copies, self._lanes = copies, len(keys)
+
+    def _decision_keys(self, keys: Tensor) -> Tensor:
+        """Keys `[L]` that differ by member: members share episodes, and must not share dice."""
+        if self.member is not None:
+            return keys + self.member * _MEMBER
+        member = torch.arange(self.groups, device=keys.device)
+        return keys + member.repeat_interleave(len(keys) // self.groups) * _MEMBER
+
+    @torch.no_grad()
+    def step(self, world: World, *, deterministic: bool = True) -> Step:
+        """Decides once for every role, phase by phase, and advances the world.
+
+        In a world of a new size it begins by itself, with the streams of seed 0.
+        """
+        if self._streams is None or self._lanes != world.lanes:
+            self.begin(lane_keys([0], lanes=world.lanes, device=world.device))
+        assert self._streams is not None
+        for phase in world.spec.phases:
+            for role in phase:
+                self._decide(world, role, deterministic)
+        step = world.advance()
+        self._streams.tick()
+        self._starts.copy_((step.terminated | step.truncated).repeat(self._copies))
+        return step
+
+    def _decide(self, world: World, role: str, deterministic: bool) -> None:
+        assert self._streams is not None
+        obs = world.observe(role)
+        if self._copies > 1:
+            obs = obs.map(lambda x: x.repeat(self._copies, *[1] * (x.ndim - 1)))
+        decision = self.learner.act(
+            role,
+            obs,
+            self._memory[role],
+            self._starts,
+            self._streams,
+            deterministic=deterministic,
+        )
+        self._memory[role].copy_(decision.memory)
+        first = (self.member or 0) * self._lanes if self._copies > 1 else 0
+        world.act(
+            role,
+            {name: x[first : first + self._lanes] for name, x in decision.action.items()},
+        )
+
+    def __repr__(self) -> str:
+        return f"Policy({self.label})"
+
+
+class HeuristicPolicy:
+    """A rule without weights."""
+
+    groups = 1
+
+    def __init__(self, rule: Heuristic, *, label: str) -> None:
+        self.rule, self.label = rule, label
+
+    def begin(self, keys: Tensor) -> None:
+        """A heuristic remembers nothing."""
+
+    def step(self, world: World, *, deterministic: bool = True) -> Step:  # noqa: ARG002
+        """Applies the rule to every role and advances the world."""
+        action = self.rule(world)
+        for phase in world.spec.phases:
+            for role in phase:
+                world.act(role, action[role])
+        return world.advance()
+
+    def __repr__(self) -> str:
+        return f"Policy({self.label})"
+
+
+def _resized(memory: Tensor, lanes: int) -> Tensor:
+    """A blank memory for another number of lanes."""
+    return torch.zeros(lanes, *memory.shape[1:], dtype=memory.dtype, device=memory.device)

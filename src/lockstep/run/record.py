@@ -1,0 +1,127 @@
+"""A run as it lies on disk: folder, configuration, metrics table, summary."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.errors import BadInput, NotARun
+from lockstep.run.config import TrainConfig
+from lockstep.run.jsonable import Json
+from lockstep.run.metrics import TAIL_UPDATES, Columns, by_member, columns, read_lines
+from lockstep.run.rundir import RunDir, open_run, read_json
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training run: finished, stopped or still going. Reading it changes nothing."""
+
+    folder: Path
+
+    @classmethod
+    def open(cls, folder: Path | str) -> "Run":
+        """The run in `folder`; NotARun if there is none that can be read."""
+        run = cls(open_run(Path(folder)).folder)
+        _ = run.config
+        return run
+
+    @property
+    def dir(self) -> RunDir:
+        """Where its files lie."""
+        return RunDir(self.folder)
+
+    @property
+    def finished(self) -> bool:
+        """Whether it came to its end."""
+        return self.dir.finished
+
+    @cached_property
+    def config(self) -> TrainConfig:
+        """The configuration it was started with."""
+        data = read_json(self.dir.config)
+        try:
+            return TrainConfig.from_json(data)
+        except (ValueError, BadInput) as error:
+            raise NotARun(self.folder, f"config.json does not fit this version: {error}") from error
+
+    @cached_property
+    def manifest(self) -> Json:
+        """What it was made with."""
+        return read_json(self.dir.manifest)
+
+    @property
+    def metrics(self) -> Columns:
+        """The metrics table so far: column name to one entry per update and member."""
+        return columns(read_lines(self.dir.metrics) if self.dir.metrics.exists() else [])
+
+    @property
+    def summary(self) -> Json:
+        """Its result; NotARun as long as it has not finished."""
+        if not self.finished:
+            raise NotARun(
+                self.folder,
+                f"it has no summary yet; finish it with `lockstep resume {self.folder}`",
+            )
+        return read_json(self.dir.summary)
+
+    @property
+    def objective(self) -> str:
+        """The metric by which its members are compared; smaller is better."""
+        return str(self.manifest["objective"])
+
+    def curve(self, name: str) -> NDArray[np.float64]:
+        """A metric over the updates for each member: `[P, updates]`."""
+        table = self.metrics
+        if name not in table:
+            raise BadInput(f"{self.folder} has no metric '{name}'; it has {', '.join(table)}")
+        return by_member(table, name)
+
+    def best_member(self) -> int:
+        """The member with the smallest tail mean of the objective."""
+        tail = tail_mean(self.curve(f"world/{self.objective}"))  # [P]
+        return int(np.argmin(np.where(np.isnan(tail), math.inf, tail)))
+
+    def __repr__(self) -> str:
+        state = "finished" if self.finished else "unfinished"
+        seeds = ", ".join(map(str, self.config.seeds))
+        return f"Run({str(self.folder)!r}, {self.config.algorithm}, seeds {seeds}, {state})"
+
+
+def tail_mean(curve: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Mean over the last updates of a curve `[P, updates]`: `[P]`."""
+    mean: NDArray[np.float64] = curve[:, -TAIL_UPDATES:].mean(axis=1)
+    return mean
+
+
+def summarize(run: Run, *, updates: int, state: str) -> Json:
+    """The summary of a finished run: like the metrics it follows from config and seeds alone."""
+    table, config = run.metrics, run.config
+    tails = {n: tail_mean(by_member(table, n)) for n in table if n.startswith("world/")}
+    return {
+        "config_hash": config.hash,
+        "code_version": run.manifest["code_version"],
+        "scenario": config.scenario,
+        "algorithm": config.algorithm,
+        "seeds": list(config.seeds),
+        "updates": updates,
+        "steps": updates * config.steps_per_update,
+        "tail_updates": min(TAIL_UPDATES, updates),
+        "objective": run.objective,
+        "best_member": run.best_member(),
+        "members": [
+            {
+                "member": member,
+                "seed": seed,
+                "trial": config.trial_hash(seed),
+                "tail": {
+                    name: float(tail[member]) if math.isfinite(tail[member]) else None
+                    for name, tail in tails.items()
+                },
+            }
+            for member, seed in enumerate(config.seeds)
+        ],
+        "state": state,
+    }

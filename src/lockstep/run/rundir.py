@@ -1,0 +1,130 @@
+"""The layout of a run folder, and files that are either whole or absent."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from lockstep.errors import BadInput, NotARun, RunExists
+from lockstep.run.config import TrainConfig
+from lockstep.run.jsonable import Json
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """Where each file of a run lies."""
+
+    folder: Path
+
+    @property
+    def config(self) -> Path:
+        """The whole resolved configuration."""
+        return self.folder / "config.json"
+
+    @property
+    def manifest(self) -> Path:
+        """Code version, package versions, machine, command line, seeds, config hash."""
+        return self.folder / "manifest.json"
+
+    @property
+    def metrics(self) -> Path:
+        """One line per update and member: only what follows from config and seeds."""
+        return self.folder / "metrics.jsonl"
+
+    @property
+    def perf(self) -> Path:
+        """One line per update: what depends on the clock."""
+        return self.folder / "perf.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Checkpoints and the pointers `latest` and `best`."""
+        return self.folder / "checkpoints"
+
+    @property
+    def summary(self) -> Path:
+        """Written last: its presence means that the run finished."""
+        return self.folder / "summary.json"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end."""
+        return self.summary.is_file()
+
+
+def create(folder: Path) -> RunDir:
+    """A new run folder; one that exists is refused and left as it is."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir()
+    except FileExistsError as error:
+        if folder.exists():
+            raise RunExists(folder) from error
+        raise BadInput(f"{folder.parent} is not a folder, so no run can be put there") from error
+    except OSError as error:
+        raise BadInput(f"the run folder {folder} cannot be made: {error.strerror}") from error
+    (folder / "checkpoints").mkdir()
+    return RunDir(folder)
+
+
+def open_run(folder: Path) -> RunDir:
+    """The run in `folder`; NotARun if there is none."""
+    if not folder.is_dir():
+        raise NotARun(folder, "there is no such folder")
+    run = RunDir(folder)
+    if not run.config.is_file():
+        raise NotARun(folder, "it has no config.json")
+    return run
+
+
+def run_folder(config: TrainConfig, *, name: str | None, root: Path) -> Path:
+    """Where a new run goes: `root/name`, or `<world>-<learner>-<n>` with the first free n."""
+    if name is None:
+        return free_folder(root, f"{config.world.name}-{config.algorithm}")
+    if not name or name in (".", "..") or any(mark in name for mark in "/\\\0"):
+        raise BadInput(f"a run's name must be a plain folder name, got '{name}'")
+    return root / name
+
+
+def free_folder(root: Path, stem: str) -> Path:
+    """`root/<stem>-<n>` with the first n that is not taken."""
+    n = 1
+    while (root / f"{stem}-{n}").exists():
+        n += 1
+    return root / f"{stem}-{n}"
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Puts `data` at `path` such that a reader sees the old file or the new one, never a part."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_folder(path.parent)
+
+
+def write_json(path: Path, data: Json) -> None:
+    """Writes `data` in a form for people to read, whole or not at all."""
+    text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
+    write_atomic(path, text.encode() + b"\n")
+
+
+def read_json(path: Path) -> Json:
+    """The content of a JSON file; NotARun names the file if it is absent or broken."""
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise NotARun(path.parent, f"it has no {path.name}") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise NotARun(path.parent, f"{path.name} is damaged ({error})") from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes the names in `folder` survive a power cut, as fsync does for a file's content."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

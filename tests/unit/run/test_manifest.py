@@ -1,0 +1,36 @@
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import lockstep
+from lockstep.run import manifest
+from tests import tiny
+
+
+def test_the_code_version_follows_the_sources_that_decide_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    world = tiny.config().world
+    before = manifest.code_version(world)
+    assert before == manifest.code_version(world)
+    copy = tmp_path / "lockstep"
+    shutil.copytree(lockstep.__path__[0], copy)
+    monkeypatch.setattr(lockstep, "__path__", [str(copy)])
+    assert manifest.code_version(world) == before
+    with (copy / "run" / "loop.py").open("a") as file:
+        file.write("# a word\n")
+    assert manifest.code_version(world) == before
+    with (copy / "core" / "world.py").open("a") as file:
+        file.write("# a word\n")
+    assert manifest.code_version(world) != before
+
+
+def test_the_manifest_says_what_the_run_was_made_with():
+    config = tiny.config()
+    made_with = manifest.build(config, device=torch.device("cpu"))
+    assert made_with["config_hash"] == config.hash
+    assert made_with["seeds"] == [0, 1]
+    assert made_with["packages"]["torch"] == torch.__version__
+    assert made_with["machine"]["device"] == "cpu"

@@ -1,0 +1,61 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from lockstep.errors import BadInput, NotARun, RunExists
+from lockstep.run import rundir
+from tests import tiny
+
+
+def test_a_new_run_refuses_a_folder_that_exists_and_leaves_it(tmp_path: Path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "thesis.txt").write_text("years")
+    with pytest.raises(RunExists, match="exists already; choose another name"):
+        rundir.create(folder)
+    assert [file.name for file in folder.iterdir()] == ["thesis.txt"]
+
+
+def test_a_root_that_is_a_file_is_refused(tmp_path: Path):
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(BadInput):
+        rundir.create(tmp_path / "runs" / "mine")
+
+
+def test_names_count_up_to_the_first_free_one(tmp_path: Path):
+    config = tiny.config()
+    first = rundir.run_folder(config, name=None, root=tmp_path)
+    assert first == tmp_path / "uav-mec-ab-mappo-1"
+    first.mkdir()
+    second = rundir.run_folder(config, name=None, root=tmp_path)
+    assert second == tmp_path / "uav-mec-ab-mappo-2"
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/tmp", "a\\b"])
+def test_a_name_may_not_leave_the_root(name: str, tmp_path: Path):
+    with pytest.raises(BadInput, match="plain folder name"):
+        rundir.run_folder(tiny.config(), name=name, root=tmp_path)
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "config.json"
+    rundir.write_json(path, {"a": 1})
+
+    def fail(descriptor: int) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(OSError, match="disk full"):
+        rundir.write_json(path, {"a": 2})
+    assert json.loads(path.read_text()) == {"a": 1}
+
+
+def test_what_is_not_a_run_is_said_with_its_reason(tmp_path: Path):
+    with pytest.raises(NotARun, match="no such folder"):
+        rundir.open_run(tmp_path / "nope")
+    with pytest.raises(NotARun, match=r"it has no config\.json"):
+        rundir.open_run(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(NotARun, match=r"config\.json is damaged"):
+        rundir.read_json(tmp_path / "config.json")
