@@ -1,0 +1,49 @@
+"""What verbs say about a run or an evaluation when they are done."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from lockstep.cli.flags import print_json
+from lockstep.run.evaluate import Evaluation, interval
+from lockstep.run.record import Run
+
+
+def console_for(*, as_json: bool) -> Console:
+    """Standard output, or standard error where standard output belongs to a program."""
+    return Console(stderr=as_json)
+
+
+def report(run: Run, *, console: Console, as_json: bool) -> int:
+    """Says how a run ended; 1 if it was stopped before its end."""
+    if not run.finished:
+        console.print(f"stopped; continue with: lockstep resume {run.folder}", soft_wrap=True)
+        return 1
+    if as_json:
+        print_json({"run": str(run.folder), **run.summary})
+        return 0
+    summary = run.summary
+    key = f"world/{summary['objective']}"
+    tail = [m["tail"][key] for m in summary["members"] if m["tail"][key] is not None]
+    console.print(
+        f"{run.folder}: {summary['objective']} {interval(tail) if tail else 'not finite'} "
+        f"(mean of the last {summary['tail_updates']} updates, {len(tail)} seeds)",
+        soft_wrap=True,
+        highlight=False,
+    )
+    return 0
+
+
+def comparison(
+    evaluations: Sequence[Evaluation], metrics: dict[str, str], *, title: str, caption: str
+) -> Table:
+    """Policies as rows and metrics (name to heading) as columns: mean ± 95 % interval."""
+    table = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
+    table.add_column("policy", no_wrap=True)
+    for heading in metrics.values():
+        table.add_column(heading, justify="right", no_wrap=True)
+    for evaluation in evaluations:
+        cells = [str(evaluation.estimate(metric)) for metric in metrics]
+        table.add_row(evaluation.label, *cells)
+    return table

@@ -1,0 +1,128 @@
+"""`lockstep train`: train a learner in a world, one member for each seed."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from lockstep.cli.flags import bad_settings, named_value, parse
+from lockstep.errors import RunExists
+from lockstep.learners.config import LEARNERS
+from lockstep.run.config import TrainConfig, parse_seeds, preset
+from lockstep.run.rundir import run_folder
+from lockstep.worlds import registry
+
+DESCRIPTION = """\
+Train a learner in a world: one member for each seed, all in one batched program.
+
+examples:
+  lockstep train uav-mec
+  lockstep train uav-mec --scenario paper --seeds 5 --learner ab-mappo --total-steps 80000
+  lockstep train uav-mec --seeds 3,7,9 --world.bandwidth-mhz 30 --learner.clip-ratio .1
+
+The run is written to ROOT/NAME; an interrupt (Ctrl-C) stops it after the update in progress, with a
+checkpoint, and `lockstep resume` goes on from there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainFlags:
+    """What every world and learner share."""
+
+    world_name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="WORLD")]
+    """The world to train in; `lockstep worlds` lists them."""
+    scenario: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """Scenario that the world's settings start from; by default the world's first."""
+    learner: Annotated[str, tyro.conf.arg(metavar="NAME")] = next(iter(LEARNERS))
+    """Learner that the learner's settings start from."""
+    seeds: Annotated[str, tyro.conf.arg(metavar="COUNT|LIST")] = "1"
+    """A number of seeds counted from --seed, or a list such as 3,7,9."""
+    seed: int = 0
+    """First seed when --seeds is a number."""
+    total_steps: int | None = None
+    """Environment steps of each member, over all its lanes; 80000 by default."""
+    name: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """Name of the run; by default WORLD-LEARNER-N with the first free N."""
+    root: Path = Path("runs")
+    """Folder that holds the runs."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to run; auto takes the GPU if there is one."""
+    compile: Literal["auto", "on", "off"] = "off"
+    """Compile the world's step and acting; auto does so where a compiler is found."""
+    graphs: bool = True
+    """On a GPU, replay collection and updates as CUDA graphs."""
+    deterministic: bool = False
+    """Allow only deterministic kernels, for exact resume on a GPU."""
+    threads: int = 1
+    """CPU threads of the arithmetic."""
+    checkpoint_every: int = 25
+    """Updates between checkpoints."""
+    json: bool = False
+    """Print the run's summary as JSON, and nothing else, on standard output."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Trains and says where the run lies."""
+    flags = parse(flags_type(argv), argv, verb="train", description=DESCRIPTION)
+    with bad_settings():
+        config = to_config(flags)
+    return _train(config, flags)
+
+
+def flags_type(argv: Sequence[str]) -> type[Any]:
+    """The flags, with the settings of the world and learner that `argv` names as defaults."""
+    names = registry.names()
+    plain = [arg for arg in argv[:1] if not arg.startswith("-")]
+    world = next((arg for arg in argv if arg in names), plain[0] if plain else names[0])
+    base = preset(
+        world,
+        scenario=named_value(argv, "--scenario"),
+        learner=named_value(argv, "--learner"),
+    )
+    return dataclasses.make_dataclass(
+        "TrainFlags",
+        [
+            _settings("world", base.world),
+            _settings("learner", base.learner),
+        ],
+        bases=(TrainFlags,),
+        frozen=True,
+        kw_only=True,
+    )
+
+
+def _settings(name: str, default: object) -> tuple[str, Any, Any]:
+    """A field whose own fields become `--<name>.<setting>`."""
+    annotated = Annotated[type(default), tyro.conf.arg(name=name)]  # type: ignore[valid-type]
+    return f"{name}_config", annotated, field(default=default)
+
+
+def to_config(flags: Any) -> TrainConfig:
+    """The run's configuration behind the flags; ValueError where settings contradict."""
+    base = preset(flags.world_name, scenario=flags.scenario, learner=flags.learner)
+    total = base.total_steps if flags.total_steps is None else flags.total_steps
+    same = ("device", "compile", "graphs", "deterministic", "threads", "checkpoint_every")
+    return replace(
+        base,
+        world=flags.world_config,
+        learner=flags.learner_config,
+        seeds=parse_seeds(flags.seeds, first=flags.seed),
+        total_steps=total,
+        **{name: getattr(flags, name) for name in same},
+    )
+
+
+def _train(config: TrainConfig, flags: Any) -> int:
+    folder = run_folder(config, name=flags.name, root=flags.root)
+    if folder.exists():
+        raise RunExists(folder)
+    from lockstep.cli.progress import shown  # these import torch, which takes seconds
+    from lockstep.cli.report import console_for, report
+    from lockstep.run import loop
+
+    console = console_for(as_json=flags.json)
+    with shown(folder.name, console=console) as watch:
+        run = loop.train(config, folder, on_update=watch)
+    return report(run, console=console, as_json=flags.json)

@@ -1,0 +1,145 @@
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lockstep.errors import BadInput, NotARun
+from lockstep.run import checkpoint, loop
+from lockstep.run.config import preset
+from lockstep.run.loop import Progress
+from lockstep.run.record import Run
+from lockstep.run.rundir import read_json, write_json
+from tests import tiny
+
+
+class Killed(BaseException):
+    """Stands for a process that ends without another word."""
+
+
+def kill_after(update: int) -> Callable[[Progress], None]:
+    def watch(progress: Progress) -> None:
+        if progress.update == update:
+            raise Killed
+
+    return watch
+
+
+def same_result(one: Run, other: Run) -> None:
+    assert one.dir.metrics.read_bytes() == other.dir.metrics.read_bytes()
+    assert one.dir.summary.read_bytes() == other.dir.summary.read_bytes()
+    step = checkpoint.pointed(one.dir.checkpoints, "latest")
+    assert step is not None
+    assert checkpoint.pointed(other.dir.checkpoints, "latest") == step
+    assert checkpoint.digest_at(one.dir.checkpoints, step) == checkpoint.digest_at(
+        other.dir.checkpoints, step
+    )
+    for pointer in ("best", "latest"):
+        assert checkpoint.pointed(one.dir.checkpoints, pointer) == checkpoint.pointed(
+            other.dir.checkpoints, pointer
+        )
+
+
+@pytest.mark.parametrize("killed_at", [1, 2, 3])
+def test_a_killed_run_that_is_resumed_ends_as_one_never_stopped(tmp_path: Path, killed_at: int):
+    config = tiny.config(updates=4, checkpoint_every=2)
+    straight = loop.train(config, tmp_path / "straight")
+    with pytest.raises(Killed):
+        loop.train(config, tmp_path / "killed", on_update=kill_after(killed_at))
+    assert not Run.open(tmp_path / "killed").finished
+    resumed = loop.resume(tmp_path / "killed")
+    same_result(straight, resumed)
+    assert len(Run(resumed.folder).manifest["resumed_at"]) == 1
+
+
+def test_rewards_that_are_normalised_and_memory_resume_as_well(tmp_path: Path):
+    config = tiny.config(updates=3, checkpoint_every=1)
+    learner = replace(config.learner, reward_norm="running", memory="gru", minibatches=2)
+    config = replace(config, learner=learner)
+    straight = loop.train(config, tmp_path / "straight")
+    with pytest.raises(Killed):
+        loop.train(config, tmp_path / "killed", on_update=kill_after(2))
+    same_result(straight, loop.resume(tmp_path / "killed"))
+
+
+def test_the_baseline_resumes_as_well(tmp_path: Path):
+    base = preset("uav-mec", scenario="demo", learner="randomized")
+    learner = replace(base.learner, lanes=2, steps=6)
+    config = replace(tiny.config(3, checkpoint_every=1), learner=learner, algorithm="randomized")
+    straight = loop.train(config, tmp_path / "straight")
+    with pytest.raises(Killed):
+        loop.train(config, tmp_path / "killed", on_update=kill_after(1))
+    same_result(straight, loop.resume(tmp_path / "killed"))
+
+
+def test_an_interrupt_finishes_the_update_and_checkpoints(tmp_path: Path):
+    def interrupt(progress: Progress) -> None:
+        if progress.update == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    config = tiny.config(updates=3, checkpoint_every=10)
+    before = signal.getsignal(signal.SIGINT)
+    stopped = loop.train(config, tmp_path / "stopped", on_update=interrupt)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert not stopped.finished
+    assert checkpoint.pointed(stopped.dir.checkpoints, "latest") == tiny.STEPS_PER_UPDATE
+    straight = loop.train(config, tmp_path / "straight")
+    assert loop.resume(tmp_path / "stopped").summary == straight.summary
+
+
+def test_a_process_killed_outright_resumes_exactly(tmp_path: Path):
+    code = f"""
+import os, signal
+from pathlib import Path
+from lockstep.run import loop
+from tests import tiny
+
+def watch(progress):
+    if progress.update == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+folder = Path({str(tmp_path / "killed")!r})
+loop.train(tiny.config(updates=4, checkpoint_every=2), folder, on_update=watch)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=False, env=_env())
+    assert done.returncode == -signal.SIGKILL
+    straight = loop.train(tiny.config(updates=4, checkpoint_every=2), tmp_path / "straight")
+    same_result(straight, loop.resume(tmp_path / "killed"))
+
+
+def _env() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": os.pathsep.join(["src", "."]), "OMP_NUM_THREADS": "1"}
+
+
+def test_a_finished_run_is_left_as_it_is(tmp_path: Path):
+    run = loop.train(tiny.config(updates=1), tmp_path / "done")
+    before = {file: file.read_bytes() for file in run.folder.rglob("*") if file.is_file()}
+    assert loop.resume(run.folder).finished
+    assert before == {f: f.read_bytes() for f in run.folder.rglob("*") if f.is_file()}
+
+
+def test_code_that_changed_is_refused_unless_allowed(tmp_path: Path):
+    with pytest.raises(Killed):
+        loop.train(tiny.config(updates=2), tmp_path / "old", on_update=kill_after(1))
+    run = Run.open(tmp_path / "old")
+    write_json(run.dir.manifest, run.manifest | {"code_version": "older"})
+    with pytest.raises(BadInput, match="the code has changed since"):
+        loop.resume(run.folder)
+    assert loop.resume(run.folder, allow_new_code=True).finished
+
+
+def test_a_checkpoint_of_another_shape_is_refused(tmp_path: Path):
+    with pytest.raises(Killed):
+        loop.train(
+            tiny.config(updates=2, checkpoint_every=1), tmp_path / "x", on_update=kill_after(1)
+        )
+    run = Run.open(tmp_path / "x")
+    config = read_json(run.dir.config)
+    config["learner"]["settings"]["hidden"] = 32
+    write_json(run.dir.config, config)
+    with pytest.raises(NotARun, match="does not fit its configuration"):
+        loop.resume(run.folder)
