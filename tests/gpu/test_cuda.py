@@ -1,0 +1,107 @@
+"""What must hold on an accelerator: same draws, same world, same learning, eager or as a graph."""
+
+import pytest
+import torch
+
+from lockstep.collect.synchronous import Collector
+from lockstep.core.streams import Streams, lane_keys
+from lockstep.learners.config import PPOConfig
+from lockstep.learners.ppo import PPO
+from lockstep.worlds.uav_mec.config import SCENARIOS
+from lockstep.worlds.uav_mec.world import UavMec
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an accelerator"),
+]
+
+
+@pytest.fixture(autouse=True)
+def full_precision():
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    yield
+    torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def trained(device, *, graphs=False, updates=5, seeds=(0, 1), config=None):
+    config = config or PPOConfig(hidden=32)
+    world = UavMec(SCENARIOS["demo"], lanes=len(seeds) * config.lanes, device=device)
+    keys = lane_keys(seeds, lanes=config.lanes, device=device)
+    world.reset(keys)
+    learner = PPO(config, world.spec, seeds=seeds, device=device, graphs=graphs)
+    collector = Collector(world, learner, Streams(keys), graphs=graphs)
+    rollout, stats = learner.rollout(), []
+    for _ in range(updates):
+        collector.collect(rollout)
+        stats.append(learner.update(rollout).scalars)
+    return learner, rollout, stats
+
+
+def test_draws_agree_with_the_cpu():
+    for name, args in {"uniform": (5,), "normal": (5,), "integers": (7, 5)}.items():
+        cpu, cuda = (
+            getattr(Streams(lane_keys([3], lanes=9, device=d)).draw("x"), name)(*args)
+            for d in ("cpu", "cuda")
+        )
+        torch.testing.assert_close(cpu, cuda.cpu(), rtol=1e-5, atol=1e-6)
+
+
+def test_beta_draws_agree_with_the_cpu_in_all_but_a_rounding():
+    alpha = torch.linspace(1.01, 30, 4000).expand(9, 4000)
+    cpu = Streams(lane_keys([3], lanes=9)).draw("x").beta(alpha, alpha.flip(-1))
+    draw = Streams(lane_keys([3], lanes=9, device="cuda")).draw("x")
+    cuda = draw.beta(alpha.cuda(), alpha.flip(-1).cuda()).cpu()
+    assert ((cpu - cuda).abs() > 1e-4).double().mean() < 1e-4
+
+
+def test_the_world_agrees_with_the_cpu():
+    ends = []
+    for device in ("cpu", "cuda"):
+        world = UavMec(SCENARIOS["paper"], lanes=4, device=device)
+        world.reset(lane_keys([0], lanes=4, device=device))
+        streams = Streams(lane_keys([1], lanes=4, device=device))
+        for _ in range(20):
+            for role in ("mu", "uav"):
+                world.observe(role)
+                draw = streams.draw(role)
+                parts = world.spec.role(role)
+                world.act(
+                    role, {n: draw.uniform(parts.agents, p.n) for n, p in parts.action.items()}
+                )
+            step = world.advance()
+            streams.tick()
+        ends.append((step.reward["mu"].cpu(), world.state("mu")["state"].cpu()))
+    for cpu, cuda in zip(*ends, strict=True):
+        torch.testing.assert_close(cpu, cuda, rtol=2e-3, atol=1e-4)
+
+
+def test_one_update_agrees_with_the_cpu():
+    cpu, cuda = (trained(device, updates=1)[2][0] for device in ("cpu", "cuda"))
+    for name in ("train/value_loss", "train/mu/entropy", "train/explained_variance"):
+        torch.testing.assert_close(cpu[name], cuda[name], rtol=2e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        PPOConfig(hidden=32),
+        PPOConfig(hidden=32, minibatches=5),
+        PPOConfig(hidden=32, precision="bf16"),
+    ],
+)
+def test_graphs_replay_what_eager_calls_compute(config):
+    eager, _, plain = trained("cuda", config=config)
+    graph, _, replayed = trained("cuda", graphs=True, config=config)
+    loose = config.precision == "bf16"
+    for name, p in eager.packs.items():
+        torch.testing.assert_close(
+            p.weights, graph.packs[name].weights, rtol=1e-3, atol=2e-2 if loose else 2e-4
+        )
+    assert replayed[-1]["audit/mu/log_prob_gap"].max() < (1.0 if loose else 3e-4)
+    assert len(plain) == len(replayed)
+
+
+def test_a_pack_of_one_trains_with_fused_attention():
+    _, _, stats = trained("cuda", seeds=(0,), graphs=True)
+    assert torch.isfinite(stats[-1]["train/value_loss"]).all()
