@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lockstep.core.capture import Captured
 from lockstep.core.learner import Learner
+from lockstep.core.programs import Captured
 from lockstep.core.rollout import Rollout
 from lockstep.core.streams import Streams
 from lockstep.core.world import CriticInput, World

@@ -3,15 +3,16 @@
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lockstep.core.actions import Observation, action_dims
-from lockstep.core.capture import Captured
 from lockstep.core.distributions import Joint
 from lockstep.core.learner import Decision, UpdateStats
+from lockstep.core.programs import Captured, compiled
 from lockstep.core.returns import gae
 from lockstep.core.rollout import Rollout, allocate
 from lockstep.core.streams import Draw, Streams, lane_keys
@@ -82,7 +83,7 @@ class PPO:
         self.rewards = {role.name: RunningReward(self.members, device) for role in spec.roles}
         self._graphs = graphs
         if compile:
-            self._act = torch.compile(self._act, dynamic=False)  # type: ignore[method-assign]
+            self._act = MethodType(compiled(PPO._act), self)  # type: ignore[method-assign]
         if graphs:
             self._batch, self._replay, self._learn = (  # type: ignore[method-assign]
                 Captured(self._batch),

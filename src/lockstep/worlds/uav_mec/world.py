@@ -3,7 +3,6 @@
 import difflib
 from dataclasses import dataclass
 from functools import partial
-from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lockstep.core.actions import Action, Observation
+from lockstep.core.programs import compiled
 from lockstep.core.streams import Draw, Streams
 from lockstep.core.world import CriticInput, Step
 from lockstep.worlds.uav_mec import observe, slot
@@ -63,7 +63,7 @@ class UavMec:
         }
 
         def program(function: Any) -> Any:
-            return partial(_compiled(function) if compile else function, config=config)
+            return partial(compiled(function) if compile else function, config=config)
 
         self._decode = program(decode_request)
         self._advance = program(_advance)
@@ -200,19 +200,6 @@ class UavMec:
             relay=relay,
             rho=now["last_rho"],
         )
-
-
-def _compiled(function: Any) -> Any:
-    """`function` as one compiled graph, on a code object of its own.
-
-    Compiled versions are kept on the code object, at most 8 of them, and a ninth world of another
-    shape or scenario in the same process would fail.
-    """
-    own = FunctionType(
-        function.__code__.replace(), function.__globals__, function.__name__, function.__defaults__
-    )
-    own.__kwdefaults__ = function.__kwdefaults__
-    return torch.compile(own, fullgraph=True, dynamic=False)
 
 
 def _advance(

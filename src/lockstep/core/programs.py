@@ -1,12 +1,28 @@
-"""CUDA graphs: a function whose launches are recorded once and replayed with one call."""
+"""Faster forms of a function: compiled into few kernels, or captured as a CUDA graph."""
 
 from collections.abc import Callable
+from types import FunctionType
 from typing import Generic, ParamSpec, TypeVar, cast
 
 import torch
 
 Args = ParamSpec("Args")
 Result = TypeVar("Result")
+
+
+def compiled(function: Callable[Args, Result]) -> Callable[Args, Result]:
+    """`function` as one compiled graph, on a code object of its own.
+
+    The compiler keeps its versions on the code object, at most 8 of them: without this a ninth
+    world or learner of another shape in the same process would fail, or quietly run in pieces.
+    """
+    plain = cast(FunctionType, function)
+    own = FunctionType(
+        plain.__code__.replace(), plain.__globals__, plain.__name__, plain.__defaults__
+    )
+    own.__kwdefaults__ = plain.__kwdefaults__
+    return torch.compile(own, fullgraph=True, dynamic=False)
+
 
 _WARM_UPS = 2  # eager calls that let libraries choose kernels and allocate their workspaces
 
