@@ -53,10 +53,12 @@ LEARNERS = {
 }
 
 
-def train(world_config: UavMecConfig, config, seeds, updates, device):
+def train(world_config: UavMecConfig, config, seeds, updates, device, *, compile_world=True):
     """One pack; metric curves `[updates, P, names]`, the learner and seconds."""
     fast = device == "cuda"
-    world = UavMec(world_config, lanes=len(seeds) * config.lanes, device=device, compile=fast)
+    world = UavMec(
+        world_config, lanes=len(seeds) * config.lanes, device=device, compile=fast and compile_world
+    )
     keys = lane_keys(seeds, lanes=config.lanes, device=device)
     world.reset(keys)
     learner = registry.build(
@@ -140,6 +142,7 @@ def main() -> None:
     parser.add_argument("--profiles", default=",".join(PROFILES))
     parser.add_argument("--learners", default=",".join(LEARNERS))
     parser.add_argument("--precision", default="fp32", choices=["fp32", "tf32"])
+    parser.add_argument("--eager-world", action="store_true")
     parser.add_argument("--json", type=Path, default=Path("learning_uav_mec.json"))
     args = parser.parse_args()
     if args.precision == "tf32":
@@ -153,7 +156,14 @@ def main() -> None:
         }
         for name, config in {**configs, "Randomized": RandomizedConfig()}.items():
             updates = args.updates if isinstance(config, PPOConfig) else TAIL
-            curve, learner, seconds = train(world_config, config, seeds, updates, args.device)
+            curve, learner, seconds = train(
+                world_config,
+                config,
+                seeds,
+                updates,
+                args.device,
+                compile_world=not args.eager_world,
+            )
             tail = curve[-TAIL:].mean(dim=0)  # [P, names]
             with torch.compiler.set_stance("force_eager"):  # other shapes, used once
                 fixed = evaluate(world_config, learner, seeds, args.device)

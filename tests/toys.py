@@ -5,9 +5,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lockstep.core.actions import Action, ActionSpec, Candidates, Categorical, Observation, Unit
+from lockstep.core.actions import (
+    Action,
+    ActionSpec,
+    Candidates,
+    Categorical,
+    Field,
+    Observation,
+    Unit,
+)
 from lockstep.core.streams import Streams, lane_keys
-from lockstep.core.world import CriticInput, Field, Metric, RoleSpec, Step, WorldSpec
+from lockstep.core.world import CriticInput, Metric, RoleSpec, Step, WorldSpec
 
 
 class Toy:

@@ -1,5 +1,7 @@
 """What must hold on an accelerator: same draws, same world, same learning, eager or as a graph."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -74,6 +76,31 @@ def test_the_world_agrees_with_the_cpu():
         ends.append((step.reward["mu"].cpu(), world.state("mu")["state"].cpu()))
     for cpu, cuda in zip(*ends, strict=True):
         torch.testing.assert_close(cpu, cuda, rtol=2e-3, atol=1e-4)
+
+
+@pytest.mark.xfail(reason="seen to differ with torch 2.11, cause unknown; runs use the plain world")
+@pytest.mark.parametrize("changes", [{}, {"relative_coordinates": True}])
+def test_the_compiled_world_shows_what_the_plain_one_shows(changes):
+    config = replace(SCENARIOS["paper"], **changes)
+    plain, fast = (UavMec(config, lanes=40, device="cuda", compile=c) for c in (False, True))
+    keys = lane_keys([0], lanes=40, device="cuda")
+    for world in (plain, fast):
+        world.reset(keys)
+    streams = Streams(keys)
+    for _ in range(8):
+        actions = {}
+        for role in ("mu", "uav"):
+            draw, parts = streams.draw(role), plain.spec.role(role)
+            actions[role] = {n: draw.uniform(parts.agents, p.n) for n, p in parts.action.items()}
+            seen = [world.observe(role) for world in (plain, fast)]
+            for a, b in zip(seen[0].tensors().values(), seen[1].tensors().values(), strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+            for world in (plain, fast):
+                world.act(role, actions[role])
+        for world in (plain, fast):
+            world.advance()
+        fast.load_state_dict(plain.state_dict())
+        streams.tick()
 
 
 def test_one_update_agrees_with_the_cpu():

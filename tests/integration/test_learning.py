@@ -32,9 +32,7 @@ def test_the_best_legal_choice_is_learned():
 
 
 def test_the_best_of_a_varying_number_of_candidates_is_learned():
-    config = PPOConfig(
-        lanes=64, steps=8, minibatches=4, epochs=4, scorer_base="none", critic="state", **FAST
-    )
+    config = PPOConfig(lanes=64, steps=8, minibatches=4, epochs=4, critic="state", **FAST)
     (score,) = final_regret(Pool, config, [0], updates=60)
     assert -score > 0.9
 

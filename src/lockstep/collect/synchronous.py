@@ -3,13 +3,13 @@
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from lockstep.core.actions import write
 from lockstep.core.learner import Learner
 from lockstep.core.programs import Captured
 from lockstep.core.rollout import Rollout
 from lockstep.core.streams import Streams
-from lockstep.core.world import CriticInput, World
+from lockstep.core.world import CriticInput, Views, World
 
 
 class Collector:
@@ -44,59 +44,70 @@ class Collector:
         rollout.clock[t].copy_(self.streams.step)
         rollout.version[t].copy_(self.learner.version)
         rollout.starts[t].copy_(self.starts)
-        state: CriticInput = {}
-        spec = self.world.spec
-        for phase in spec.phases:
+        for phase in self.world.spec.phases:
             # A baseline may not depend on the action it judges, so the critic looks first.
-            if not state or spec.critic_at == "phase":
-                for role in phase:
-                    state |= self.world.state(role)
+            self._look(rollout.critic, t, before=phase)
             for role in phase:
                 self._decide(rollout, t, role)
-        for name, stored in rollout.critic.items():
-            stored[t].copy_(state[name])
 
         step = self.world.advance()
         self.streams.tick()
         for name, rows in rollout.roles.items():
-            rows.reward[t].copy_(step.reward[name])
-        rollout.terminated[t].copy_(step.terminated)
-        rollout.truncated[t].copy_(step.truncated)
-        rollout.elapsed[t].copy_(step.elapsed)
+            write(rows.reward[t], step.reward[name], f"the reward of {name}")
+        write(rollout.terminated[t], step.terminated, "terminated")
+        write(rollout.truncated[t], step.truncated, "truncated")
+        write(rollout.elapsed[t], step.elapsed, "elapsed")
         for name, kept in rollout.metrics.items():
-            kept[t].copy_(step.metrics[name])
-        for name, kept in rollout.final.items():
-            kept[t].copy_(step.final[name])
+            write(kept[t], step.metrics[name], f"metric {name}")
+        for view in rollout.final.values():
+            for name, kept in view.items():
+                write(kept[t], step.final[name], f"final {name}")
         self.starts.copy_(step.terminated | step.truncated)
+
+    def _look(self, critic: Views, t: int, before: tuple[str, ...]) -> None:
+        """Stores what the critic may see as the phase of the roles in `before` begins."""
+        phases = self.world.spec.phases
+        for view, kept in critic.items():
+            if not kept or not (view in before or (view == "all" and before == phases[0])):
+                continue
+            state = self._state(view)
+            for name, stored in kept.items():
+                write(stored[t], state[name], f"critic input {name}")
+
+    def _state(self, view: str) -> CriticInput:
+        return self.world.state(self.world.spec.roles[0].name if view == "all" else view)
 
     def _decide(self, rollout: Rollout, t: int, role: str) -> None:
         rows = rollout.roles[role]
-        rows.obs.copy_(self.world.observe(role), t)
-        # The policy reads the stored row, so that what is acted on is what will be trained on.
+        rows.obs.write(self.world.observe(role), t)
+        # Policy and world read the stored row: what is acted on is what will be trained on.
         obs = rows.obs.map(lambda x: x[t])
         rows.fingerprint[t].copy_(obs.fingerprint())
         decision = self.learner.act(role, obs, self.memory[role], self.starts, self.streams)
         for name, stored in rows.action.items():
-            stored[t].copy_(decision.action[name])
-        rows.log_prob[t].copy_(decision.log_prob)
-        rows.entropy[t].copy_(decision.entropy)
-        self.memory[role].copy_(decision.memory)
-        self.world.act(role, decision.action)
+            write(stored[t], decision.action[name], f"action {name}")
+        write(rows.log_prob[t], decision.log_prob, "log_prob")
+        write(rows.entropy[t], decision.entropy, "entropy")
+        write(self.memory[role], decision.memory, "memory")
+        self.world.act(role, {name: stored[t] for name, stored in rows.action.items()})
 
     def _value(self, rollout: Rollout) -> None:
         """Values of each row, and of what it led to: the next row, or the final state if cut off.
 
         No decision depends on a value, so all rows are valued in one call.
         """
+        if not any(rollout.critic.values()):
+            return  # a learner without a critic
         value = self.learner.value(rollout.critic)
-        state: CriticInput = {}
-        for role in rollout.roles:
-            state |= self.world.state(role)
-        last = self.learner.value({name: state[name] for name in rollout.critic})
+        now: Views = {}
+        for view, kept in rollout.critic.items():
+            state = self._state(view)
+            now[view] = {name: state[name] for name in kept}
+        last = self.learner.value(now)
         for name, rows in rollout.roles.items():
-            rows.value.copy_(value[name])
+            write(rows.value, value[name], f"the value of {name}")
             rows.next_value[:-1].copy_(rows.value[1:])
-            rows.next_value[-1].copy_(last[name])
+            write(rows.next_value[-1], last[name], f"the value of {name}")
         if rollout.final:
             final = self.learner.value(rollout.final)
             cut = rollout.truncated.unsqueeze(-1)  # [T, L, 1]
@@ -116,7 +127,6 @@ class Collector:
         """Takes them up again in place."""
         self.world.load_state_dict(state["world"])
         self.streams.load_state_dict(state["streams"])
-        memory: dict[str, Tensor] = state["memory"]
-        for name, saved in memory.items():
-            self.memory[name].copy_(saved)
-        self.starts.copy_(state["starts"])
+        for name, memory in self.memory.items():
+            write(memory, state["memory"][name], f"memory of {name}")
+        write(self.starts, state["starts"], "starts")

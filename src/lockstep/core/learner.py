@@ -10,7 +10,7 @@ from torch import Tensor
 from lockstep.core.actions import Action, Observation
 from lockstep.core.rollout import Rollout
 from lockstep.core.streams import Streams
-from lockstep.core.world import CriticInput, WorldSpec
+from lockstep.core.world import Views, WorldSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +61,11 @@ class Learner(Protocol):
     ) -> Decision:
         """Decides for every agent of `role`; `starts [L]` marks lanes whose episode is new."""
 
-    def value(self, state: CriticInput) -> dict[str, Tensor]:
-        """The critic's value of every agent: role to `[..., L, A]` for inputs `[..., L, ...]`."""
+    def value(self, state: Views) -> dict[str, Tensor]:
+        """Role to values `[L, A]` for inputs `[L, ...]`, or `[T, L, A]` for a rollout's."""
+
+    def member(self, index: int) -> "Learner":
+        """One member as a learner of its own, with copies of its weights."""
 
     def update(self, rollout: Rollout) -> UpdateStats:
         """Learns from a full rollout."""

@@ -40,30 +40,27 @@ class Captured(Generic[Args, Result]):
         self._calls = 0
         self._graph: torch.cuda.CUDAGraph | None = None
         self._stream = torch.cuda.Stream()
-        self._arguments: tuple[int, ...] = ()
+        self._recorded: tuple[object, ...] = ()  # kept alive, since the graph points into them
         self._result: Result | None = None
 
     def __call__(self, *args: Args.args, **kwargs: Args.kwargs) -> Result:
         """The function's result; after the warm-up, always the same tensors."""
+        given = (*args, *kwargs.values())
         if self._graph is None and self._calls < _WARM_UPS:
             self._calls += 1
-            return self._on_the_side(*args, **kwargs)
-        identity = tuple(id(argument) for argument in args)
+            self._stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._stream):
+                result = self._function(*args, **kwargs)
+            torch.cuda.current_stream().wait_stream(self._stream)
+            return result
         if self._graph is None:
             self._graph = torch.cuda.CUDAGraph()
-            self._arguments = identity
+            self._recorded = given
             with torch.cuda.graph(self._graph, stream=self._stream):
                 self._result = self._function(*args, **kwargs)
-        if identity != self._arguments:
+        if any(new is not old for new, old in zip(given, self._recorded, strict=True)):
             raise ValueError(
                 "a captured function must be called with the objects it was recorded with"
             )
         self._graph.replay()
         return cast(Result, self._result)
-
-    def _on_the_side(self, *args: Args.args, **kwargs: Args.kwargs) -> Result:
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            result = self._function(*args, **kwargs)
-        torch.cuda.current_stream().wait_stream(self._stream)
-        return result

@@ -1,13 +1,13 @@
 """Preallocated storage of T steps x L lanes: everything needed to rebuild each decision."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from lockstep.core.actions import Action, Candidates, Categorical, Observation
-from lockstep.core.world import CriticInput, Field, RoleSpec, WorldSpec
+from lockstep.core.actions import Action, Field, Observation
+from lockstep.core.world import RoleSpec, Views, WorldSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +31,8 @@ class Rollout:
     steps: int
     lanes: int
     roles: dict[str, RoleRows]
-    critic: CriticInput  # name -> [T, L, ...]
-    final: CriticInput  # name -> [T, L, ...]; empty unless the world truncates
+    critic: Views  # view -> name -> [T, L, ...]
+    final: Views  # the same before resets; empty unless the world truncates
     terminated: Tensor  # [T, L] bool
     truncated: Tensor  # [T, L] bool
     elapsed: Tensor  # [T, L]
@@ -81,13 +81,13 @@ def allocate(
     def stored(fields: dict[str, Field]) -> dict[str, Tensor]:
         return {name: zeros(*f.shape, dtype=f.dtype) for name, f in fields.items()}
 
-    kept = {name: spec.critic[name] for name in critic or spec.critic}
+    kept = {name: spec.critic[name] for name in (spec.critic if critic is None else critic)}
     return Rollout(
         steps=steps,
         lanes=lanes,
         roles={role.name: _role_rows(role, zeros) for role in spec.roles},
-        critic=stored(kept),
-        final=stored(kept) if spec.truncates else {},
+        critic={view: stored(kept) for view in spec.views},
+        final={view: stored(kept) for view in spec.views} if spec.truncates else {},
         terminated=zeros(dtype=torch.bool),
         truncated=zeros(dtype=torch.bool),
         elapsed=zeros(),
@@ -104,24 +104,27 @@ def allocate(
 
 def _role_rows(role: RoleSpec, zeros: Callable[..., Tensor]) -> RoleRows:
     A = role.agents
-    action = {
-        name: zeros(A, dtype=torch.int64)
-        if isinstance(part, Categorical | Candidates)
-        else zeros(A, part.n)
-        for name, part in role.action.items()
-    }
+
+    def stored(fields: Mapping[str, Field]) -> dict[str, Tensor]:
+        return {name: zeros(A, *f.shape, dtype=f.dtype) for name, f in fields.items()}
+
     return RoleRows(
         obs=Observation(
-            features={name: zeros(A, *f.shape, dtype=f.dtype) for name, f in role.features.items()},
+            features=stored(role.features),
             acts=zeros(A, dtype=torch.bool),
-            entities={name: zeros(A, *f.shape, dtype=f.dtype) for name, f in role.entities.items()},
+            entities=stored(role.entities),
             legal={
                 name: zeros(A, part.n, dtype=torch.bool)
                 for name, part in role.action.items()
-                if isinstance(part, Categorical | Candidates) and part.masked
+                if part.masked
             },
         ),
-        action=action,
+        action={
+            name: zeros(A, *part.field.shape, dtype=part.field.dtype)
+            if part.field.dtype == torch.int64
+            else zeros(A, *part.field.shape)
+            for name, part in role.action.items()
+        },
         log_prob=zeros(A),
         entropy=zeros(A),
         value=zeros(A),

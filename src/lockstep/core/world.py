@@ -7,18 +7,12 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 import torch
 from torch import Tensor
 
-from lockstep.core.actions import Action, ActionSpec, Observation
+from lockstep.core.actions import Action, ActionSpec, Field, Observation
 
 CriticInput: TypeAlias = dict[str, Tensor]
 """Name to `[L, ...]`: what the critic may look at."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Field:
-    """Shape and type of one tensor, without the leading lane (and agent) dimensions."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype = torch.float32
+Views: TypeAlias = dict[str, CriticInput]
+"""View (see WorldSpec.views) to what the critic may look at there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +25,19 @@ class RoleSpec:
     action: ActionSpec
     discount: float
     entities: Mapping[str, Field] = field(default_factory=dict)  # set -> (E, F)
+
+    def __post_init__(self) -> None:
+        for name, part in self.action.items():
+            if part.rows is None:
+                continue
+            if part.rows.over not in self.entities:
+                raise ValueError(
+                    f"action part {name} of role {self.name} is tied to the entity set "
+                    f"{part.rows.over}, which must be one of {sorted(self.entities)}"
+                )
+            size = part.rows.size(self.entities[part.rows.over].shape[0])
+            if size != part.n:
+                raise ValueError(f"action part {name} must have {size} entries, got {part.n}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +67,21 @@ class WorldSpec:
     truncates: bool = False
     capturable: bool = False
     settable: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        names = [role.name for role in self.roles]
+        acting = [name for phase in self.phases for name in phase]
+        if sorted(names) != sorted(acting):
+            raise ValueError(f"phases must name each of {names} once, got {acting}")
+        if self.objective not in {metric.name for metric in self.metrics}:
+            raise ValueError(f"objective must be one of the metrics, got {self.objective!r}")
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """Who the critic looks for: everybody at once (`all`), or each role at its own phase."""
+        if self.critic_at == "step":
+            return ("all",)
+        return tuple(role.name for role in self.roles)
 
     def role(self, name: str) -> RoleSpec:
         """The role called `name`."""
@@ -104,7 +126,10 @@ class World(Protocol):
         """Moves every lane by one step and resets those that ended."""
 
     def state(self, role: str) -> CriticInput:
-        """The critic's input for `role`, at the time `spec.critic_at` names."""
+        """The critic's input for `role`, as its decisions of this step begin.
+
+        With `critic_at="step"` it is the same for every role.
+        """
 
     def set(self, name: str, value: Tensor) -> None:
         """Changes the scenario number `name` (one of `spec.settable`) to `value` `[L]`."""

@@ -42,47 +42,44 @@ def audit(
     }
     worst: dict[str, Tensor] = {}
     for role in spec.roles:
-        rows, dims = rollout.roles[role.name], action_dims(role.action)
-        log_prob = replayed.log_prob[role.name]
-        counts = rows.obs.acts
-        gap = _gap(log_prob, rows.log_prob, counts)
-        entropy_gap = _gap(replayed.entropy[role.name], rows.entropy, counts)
-        value = replayed.value[role.name]
-        value_gap = ((value - rows.value).abs() / (1 + rows.value.abs())).max()
-        worst[f"audit/{role.name}/log_prob_gap"] = gap
-        worst[f"audit/{role.name}/entropy_gap"] = entropy_gap
-        worst[f"audit/{role.name}/value_gap"] = value_gap
-        limit = LOG_PROB_LIMIT[precision] * dims
+        name, rows = role.name, rollout.roles[role.name]
+        gaps = _gaps(name, rollout, replayed)
+        worst |= {f"audit/{name}/{what}_gap": gap.max() for what, gap in gaps.items()}
+        limits = _limits(role, precision)
         checks |= {
-            f"G1 valid share ({role.name})": ~torch.isfinite(rows.log_prob).all(),
-            f"G5 support ({role.name})": _outside_support(role, rollout),
-            f"G4 replay ({role.name})": ~(gap <= limit),
-            f"G4 entropy ({role.name})": ~(entropy_gap <= limit),
-            f"G4 value ({role.name})": ~(value_gap <= VALUE_LIMIT[precision]),
-            f"G16 finite ({role.name})": ~(
+            f"G1 finite log-prob ({name})": ~torch.isfinite(rows.log_prob).all(),
+            f"G5 support ({name})": _outside_support(role, rollout),
+            f"G5 observation ({name})": (rows.obs.fingerprint() != rows.fingerprint).any(),
+            f"G16 finite ({name})": ~(
                 torch.isfinite(rows.reward).all() & torch.isfinite(rows.value).all()
             ),
         }
+        checks |= {f"G4 {what} ({name})": ~(gaps[what].max() <= limits[what]) for what in gaps}
+        if spec.every_step:
+            late = (rollout.elapsed != 1).any()
+            checks[f"G2 every step ({name})"] = late | ~rows.obs.acts.all()
     # The one wait for the device before the first gradient step.
     failed = torch.stack(list(checks.values())).tolist()
     if any(failed):
-        raise AuditFailure(_diagnosis(spec, rollout, replayed, list(checks), failed, version))
+        broken = [name for name, bad in zip(checks, failed, strict=True) if bad]
+        raise AuditFailure(_diagnosis(spec, rollout, replayed, broken, version, precision))
     return worst
 
 
-def read_stats(stats: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Statistics `[P]` on the host, in one transfer, with the last two gates.
+def fetch(stats: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Statistics `[P]` on the host, in one transfer, behind the last two gates.
 
     G6: the first minibatch, before any step, shows no KL and nothing clipped, so minibatches line
     up with what was stored. G16: everything is finite.
     """
     table = torch.stack(list(stats.values())).double().cpu()  # [names, P]
     for name, row in zip(stats, table, strict=True):
-        if not torch.isfinite(row).all():
+        bad = (~torch.isfinite(row)).nonzero().flatten().tolist()
+        if bad:
             raise AuditFailure(
-                f"G16 finite: {name} of member {int((~torch.isfinite(row)).nonzero()[0])} is not a "
-                "finite number after this update; the last checkpoint is older and whole; "
-                "look at rewards, the learning rate and the gradient limit"
+                f"G16 finite: {name} of members {bad} is not a finite number after this update; "
+                "the last checkpoint is older and whole; look at rewards, the learning rate and "
+                "the gradient limit"
             )
         if name.startswith("audit/first/") and row.abs().max() > FIRST_MINIBATCH_LIMIT:
             raise AuditFailure(
@@ -92,14 +89,27 @@ def read_stats(stats: dict[str, Tensor]) -> dict[str, Tensor]:
     return dict(zip(stats, table, strict=True))
 
 
-def _gap(new: Tensor, old: Tensor, counts: Tensor) -> Tensor:
-    """The largest difference among the rows that count; NaN counts as infinite."""
-    gap = torch.nan_to_num((new - old).abs(), nan=torch.inf, posinf=torch.inf)
-    return torch.where(counts, gap, 0.0).max()
+def _gaps(role: str, rollout: Rollout, replayed: Replayed) -> dict[str, Tensor]:
+    """Differences between stored and rebuilt `[T, L, A]`; rows without a decision count 0."""
+    rows = rollout.roles[role]
+
+    def gap(new: Tensor, old: Tensor) -> Tensor:
+        return torch.nan_to_num((new - old).abs(), nan=torch.inf, posinf=torch.inf)
+
+    return {
+        "log_prob": torch.where(rows.obs.acts, gap(replayed.log_prob[role], rows.log_prob), 0.0),
+        "entropy": torch.where(rows.obs.acts, gap(replayed.entropy[role], rows.entropy), 0.0),
+        "value": gap(replayed.value[role], rows.value) / (1 + rows.value.abs()),
+    }
+
+
+def _limits(role: RoleSpec, precision: str) -> dict[str, float]:
+    decision = LOG_PROB_LIMIT[precision] * action_dims(role.action)
+    return {"log_prob": decision, "entropy": decision, "value": VALUE_LIMIT[precision]}
 
 
 def _outside_support(role: RoleSpec, rollout: Rollout) -> Tensor:
-    """Whether some stored choice was not among the stored alternatives, or is no number."""
+    """Whether a stored choice is not among its alternatives, is no number, or had none."""
     rows = rollout.roles[role.name]
     outside = torch.zeros((), dtype=torch.bool, device=rows.log_prob.device)
     for name, part in role.action.items():
@@ -109,6 +119,7 @@ def _outside_support(role: RoleSpec, rollout: Rollout) -> Tensor:
             continue
         outside = outside | (chosen < 0).any() | (chosen >= part.n).any()
         if name in rows.obs.legal:
+            outside = outside | ~rows.obs.legal[name].any(dim=-1).all()
             index = chosen.clamp(0, part.n - 1).unsqueeze(-1)
             legal = rows.obs.legal[name].gather(-1, index).squeeze(-1)
             outside = outside | (~legal & rows.obs.acts).any()
@@ -119,12 +130,11 @@ def _diagnosis(
     spec: WorldSpec,
     rollout: Rollout,
     replayed: Replayed,
-    names: list[str],
-    failed: list[bool],
+    broken: list[str],
     version: Tensor,
+    precision: str,
 ) -> str:
-    """What broke, the first row where it did, and what usually causes it."""
-    broken = [name for name, bad in zip(names, failed, strict=True) if bad]
+    """What broke, the worst row of each role, and what usually causes it."""
     lines = [f"the audit stopped the update before its first gradient step: {', '.join(broken)}"]
     if "G2 order" in broken:
         lines.append("rows are not one unbroken series of steps for each lane")
@@ -134,43 +144,57 @@ def _diagnosis(
             f"the learner is at {int(version)}: the weights that acted are not those that learn"
         )
     for role in spec.roles:
-        if any(f"({role.name})" in name for name in broken):
-            lines.append(_first_offender(role, rollout, replayed, broken))
+        mine = [name for name in broken if f"({role.name})" in name]
+        if mine:
+            lines.append(_worst_row(role, rollout, replayed, mine, precision))
     return "\n".join(lines)
 
 
-def _first_offender(role: RoleSpec, rollout: Rollout, replayed: Replayed, broken: list[str]) -> str:
-    rows = rollout.roles[role.name]
-    gap = torch.where(rows.obs.acts, (replayed.log_prob[role.name] - rows.log_prob).abs(), 0.0)
-    gap = torch.nan_to_num(gap, nan=torch.inf, posinf=torch.inf)
-    limit = LOG_PROB_LIMIT["fp32"] * action_dims(role.action)
-    share = (gap > limit).double().mean().item()
+def _worst_row(
+    role: RoleSpec, rollout: Rollout, replayed: Replayed, broken: list[str], precision: str
+) -> str:
+    rows, gaps = rollout.roles[role.name], _gaps(role.name, rollout, replayed)
+    what = next((what for what in gaps if f"G4 {what} ({role.name})" in broken), "log_prob")
+    gap = gaps[what]
+    share = (gap > _limits(role, precision)[what]).double().mean().item()
     t, lane, agent = (int(i) for i in torch.unravel_index(gap.argmax(), gap.shape))
-    same = rows.obs.fingerprint()[t, lane, agent] == rows.fingerprint[t, lane, agent]
+    changed = rows.obs.fingerprint() != rows.fingerprint
+    stored, rebuilt = {
+        "log_prob": (rows.log_prob, replayed.log_prob),
+        "entropy": (rows.entropy, replayed.entropy),
+        "value": (rows.value, replayed.value),
+    }[what]
     choices = [
         f"{name}: index {int(rows.action[name][t, lane, agent])} of "
-        f"K={int(rows.obs.legal[name][t, lane, agent].sum()) if name in rows.obs.legal else part.n}"
+        f"K={int(rows.obs.legal[name][t, lane, agent].sum()) if part.masked else part.n}"
         for name, part in role.action.items()
         if not isinstance(part, Unit)
     ]
     return (
         f"role {role.name}: {share:.1%} of rows differ; worst at step {t}, lane {lane}, "
-        f"agent {agent}"
-        f"{' (' + ', '.join(choices) + ')' if choices else ''}: "
-        f"stored log-prob {rows.log_prob[t, lane, agent]:.6f}, "
-        f"replayed {replayed.log_prob[role.name][t, lane, agent]:.6f}; "
-        f"stored observation {'unchanged' if same else 'CHANGED'} since it was acted on. "
-        f"{_hint(role.name, broken, bool(same))}"
+        f"agent {agent}{' (' + ', '.join(choices) + ')' if choices else ''}: "
+        f"stored {what} {stored[t, lane, agent]:.6f}, "
+        f"replayed {rebuilt[role.name][t, lane, agent]:.6f}; stored observations "
+        f"{'CHANGED' if changed.any() else 'unchanged'} since they were acted on. "
+        f"{_hint(broken)}"
     )
 
 
-def _hint(role: str, broken: list[str], observation_same: bool) -> str:
-    if f"G5 support ({role})" in broken:
-        return "The choice is outside the stored alternatives: look at the mask or candidate set."
-    if not observation_same:
-        return "Look at what rewrites observations: an encoder, a normaliser, or an aliased buffer."
-    if f"G16 finite ({role})" in broken or f"G1 valid share ({role})" in broken:
-        return (
-            "A reward, value or log-prob is not finite: look at the world's numbers and the rate."
-        )
-    return "Observations agree, results do not: look at the weights or the mode that acted."
+_HINTS = {
+    "G5 support": "A choice is outside its alternatives, or had none: look at the mask or "
+    "candidate set.",
+    "G5 observation": "Look at what rewrites observations: an encoder, a normaliser, or an aliased "
+    "buffer.",
+    "G1 finite": "A log-prob is not finite: look at the learning rate and the observations.",
+    "G16 finite": "A reward or value is not finite: look at the world's numbers.",
+    "G2 every step": "The world says every_step, but some agents waited or a step took other than "
+    "one unit of time: set every_step=False in its spec.",
+    "G4": "Observations agree, results do not: look at the weights or the mode that acted.",
+}
+
+
+def _hint(broken: list[str]) -> str:
+    """The likely cause, of the most telling gate."""
+    return next(
+        hint for gate, hint in _HINTS.items() if any(name.startswith(gate) for name in broken)
+    )

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lockstep.core.actions import Action, Observation
 from lockstep.core.rollout import Rollout
-from lockstep.core.world import CriticInput
+from lockstep.core.world import Views
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,6 @@ class RoleBatch:
     obs: Observation
     action: Action
     log_prob: Tensor
-    entropy: Tensor
     value: Tensor
     advantage: Tensor  # standardised
     target: Tensor  # what the critic should have said
@@ -31,7 +30,7 @@ class Batch:
     """All rows of an update, or those of some of its lanes."""
 
     roles: dict[str, RoleBatch]
-    state: CriticInput  # name -> [P, T, N, ...]
+    state: Views  # view -> name -> [P, T, N, ...]
     starts: Tensor  # [P, T, N] bool
 
     def with_log_prob(self, log_prob: dict[str, Tensor]) -> "Batch":
@@ -52,7 +51,6 @@ class Batch:
                     obs=role.obs.map(rows),
                     action={part: rows(x) for part, x in role.action.items()},
                     log_prob=rows(role.log_prob),
-                    entropy=rows(role.entropy),
                     value=rows(role.value),
                     advantage=rows(role.advantage),
                     target=rows(role.target),
@@ -61,7 +59,10 @@ class Batch:
                 )
                 for name, role in self.roles.items()
             },
-            state={name: rows(x) for name, x in self.state.items()},
+            state={
+                view: {name: rows(x) for name, x in seen.items()}
+                for view, seen in self.state.items()
+            },
             starts=rows(self.starts),
         )
 
@@ -76,9 +77,7 @@ def members_first(members: int) -> Callable[[Tensor], Tensor]:
     return turn
 
 
-def make_batch(
-    rollout: Rollout, members: int, advantage: dict[str, Tensor], memory: dict[str, Tensor]
-) -> Batch:
+def make_batch(rollout: Rollout, members: int, advantage: dict[str, Tensor]) -> Batch:
     """The rollout with advantages `[T, L, A]`, members first."""
     turn = members_first(members)
     return Batch(
@@ -87,16 +86,18 @@ def make_batch(
                 obs=rows.obs.map(turn),
                 action={part: turn(x) for part, x in rows.action.items()},
                 log_prob=turn(rows.log_prob),
-                entropy=turn(rows.entropy),
                 value=turn(rows.value),
                 advantage=standardise(turn(advantage[name]), turn(rows.obs.acts)),
                 target=turn(advantage[name] + rows.value),
                 weight=turn(rows.obs.acts).to(rows.value.dtype),
-                memory=memory[name].unflatten(0, (members, -1)),
+                memory=rollout.memory[name].unflatten(0, (members, -1)),
             )
             for name, rows in rollout.roles.items()
         },
-        state={name: turn(x) for name, x in rollout.critic.items()},
+        state={
+            view: {name: turn(x) for name, x in seen.items()}
+            for view, seen in rollout.critic.items()
+        },
         starts=turn(rollout.starts),
     )
 
@@ -104,7 +105,8 @@ def make_batch(
 def weighted_mean(x: Tensor, weight: Tensor) -> Tensor:
     """The mean of x `[P, ...]` over everything but members, counting rows by `weight`."""
     count = weight.flatten(1).sum(dim=1).clamp(min=1.0)
-    return (x * weight).flatten(1).sum(dim=1) / count  # [P]
+    counted = torch.where(weight > 0, x * weight, 0.0)  # 0 * inf is no 0
+    return counted.flatten(1).sum(dim=1) / count  # [P]
 
 
 def standardise(advantage: Tensor, counts: Tensor) -> Tensor:

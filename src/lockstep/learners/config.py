@@ -16,8 +16,6 @@ class PPOConfig:
     """Attention across all agents' observations, or an MLP on the global state vector."""
     actor: Literal["scorer", "mlp"] = "scorer"
     """Score entity rows with shared weights where the world offers them, or a plain MLP."""
-    scorer_base: Literal["positional", "none"] = "positional"
-    """What a row's score is added to: the MLP head's output at that position, or nothing."""
     memory: Literal["none", "gru"] = "none"
     """Whether policies remember: a gated recurrent cell after the encoder."""
     hidden: int = 128

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from lockstep.core.actions import write
+
 _FIRST_COUNT = 1e-4
 
 
@@ -41,5 +43,5 @@ class RunningReward:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Takes them up again in place."""
-        for name, saved in state.items():
-            getattr(self, name).copy_(saved)
+        for name in ("mean", "var", "count"):
+            write(getattr(self, name), state[name], f"the reward's {name}")

@@ -12,7 +12,7 @@ from lockstep.core.distributions import Beta, Categorical, Distribution, Joint
 from lockstep.core.learner import Decision, UpdateStats
 from lockstep.core.rollout import Rollout, allocate
 from lockstep.core.streams import Streams
-from lockstep.core.world import CriticInput, WorldSpec
+from lockstep.core.world import Views, WorldSpec
 from lockstep.learners.config import RandomizedConfig
 
 
@@ -28,7 +28,8 @@ class Randomized:
         device: torch.device | str = "cpu",
     ) -> None:
         self.config, self.spec = config, spec
-        self.members, self.device = len(seeds), torch.device(device)
+        self.seeds, self.members = tuple(seeds), len(seeds)
+        self.device = torch.device(device)
         self.version = torch.zeros((), dtype=torch.int64, device=device)
 
     def rollout(self) -> Rollout:
@@ -68,11 +69,19 @@ class Randomized:
         log_prob, entropy = uniform.log_prob_and_entropy(action)
         return Decision(action=action, log_prob=log_prob, entropy=entropy, memory=memory)
 
-    def value(self, state: CriticInput) -> dict[str, Tensor]:  # noqa: ARG002
-        """No opinion: zeros that broadcast."""
+    def value(self, state: Views) -> dict[str, Tensor]:  # noqa: ARG002
+        """No opinion: zeros `[L, A]`."""
+        lanes = self.members * self.config.lanes
         return {
-            role.name: torch.zeros(1, role.agents, device=self.device) for role in self.spec.roles
+            role.name: torch.zeros(lanes, role.agents, device=self.device)
+            for role in self.spec.roles
         }
+
+    def member(self, index: int) -> "Randomized":
+        """Another one: they are all alike."""
+        one = Randomized(self.config, self.spec, seeds=[self.seeds[index]], device=self.device)
+        one.load_state_dict(self.state_dict())
+        return one
 
     def update(self, rollout: Rollout) -> UpdateStats:  # noqa: ARG002
         """Learns nothing."""

@@ -1,6 +1,7 @@
 """Layers with orthogonal initial weights, and the stacks built from them."""
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
 
 import torch
@@ -10,7 +11,7 @@ HIDDEN_GAIN = math.sqrt(2.0)
 
 
 class Dense(nn.Linear):
-    """A linear layer that knows its initial gain and bias."""
+    """A linear layer with orthogonal first weights of the given gain and a constant bias."""
 
     def __init__(
         self,
@@ -21,23 +22,21 @@ class Dense(nn.Linear):
         bias: bool = True,
         bias_value: float = 0.0,
     ) -> None:
+        self.gain, self.bias_value = gain, bias_value  # read by the constructor's reset
         super().__init__(n_in, n_out, bias=bias)
-        self.gain = gain
-        self.bias_value = bias_value
 
-    def initialise(self, generator: torch.Generator) -> None:
-        """Orthogonal weights, constant bias."""
-        nn.init.orthogonal_(self.weight, gain=self.gain, generator=generator)
+    def reset_parameters(self) -> None:
+        """Draws first weights from torch's global generator, as every module does."""
+        nn.init.orthogonal_(self.weight, gain=self.gain)
         if self.bias is not None:
             nn.init.constant_(self.bias, self.bias_value)
 
 
-def initialise(module: nn.Module, seed: int) -> None:
-    """Gives every layer of `module` its initial weights, a function of `seed` alone."""
-    generator = torch.Generator().manual_seed(seed)
-    for layer in module.modules():
-        if isinstance(layer, Dense):
-            layer.initialise(generator)
+def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """A new module, its first weights a function of `seed`; the global generator is put back."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build()
 
 
 def mlp(*widths: int) -> nn.Sequential:

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from lockstep.nets.layers import initialise
+from lockstep.core.actions import write
+from lockstep.nets.layers import seeded
 
 _ALIGN = 16  # parameters start on 64-byte boundaries, as matrix kernels like it
 
@@ -28,21 +29,17 @@ class Pack:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        with torch.random.fork_rng(devices=[]):  # constructors draw from the global generator
-            self.module = build().to(dtype)
+        modules = [seeded(build, seed).to(dtype) for seed in seeds]
+        self.module = modules[0]
         self._layout: list[tuple[str, torch.Size, int, int]] = []
-        end = 0
         for name, parameter in self.module.named_parameters():
             padding = -parameter.numel() % _ALIGN
             self._layout.append((name, parameter.shape, parameter.numel(), padding))
-            end += parameter.numel() + padding
-        self.weights = torch.zeros(len(seeds), end, dtype=dtype)
-        for member, seed in enumerate(seeds):
-            initialise(self.module, seed)
-            with torch.no_grad():
-                for view, parameter in zip(
-                    self._split(self.weights[member]), self.module.parameters(), strict=True
-                ):
+        size = sum(count + padding for _, _, count, padding in self._layout)
+        self.weights = torch.zeros(len(seeds), size, dtype=dtype)
+        with torch.no_grad():
+            for flat, module in zip(self.weights, modules, strict=True):
+                for view, parameter in zip(self._split(flat), module.parameters(), strict=True):
                     view.copy_(parameter)
         self.weights = self.weights.to(device).requires_grad_()
         self.module.to(device)  # buffers
@@ -76,12 +73,6 @@ class Pack:
             ]
             return _stack(members)
         return vmap(self._call, in_dims=(0, 0))(self.weights, args)
-
-    def named_weights(self, member: int) -> dict[str, Tensor]:
-        """One member's parameters by name, as views."""
-        with torch.no_grad():
-            views = self._split(self.weights[member])
-        return {layout[0]: view for layout, view in zip(self._layout, views, strict=True)}
 
 
 def _each(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
@@ -144,8 +135,8 @@ class Adam:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Takes them up again in place."""
-        for name, saved in state.items():
-            getattr(self, name).copy_(saved)
+        for name in ("mean", "square", "steps", "lr"):
+            write(getattr(self, name), state[name], f"Adam's {name}")
 
 
 def clip_by_norm(gradient: Tensor, limit: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from lockstep.core.actions import Observation, Part, Unit
+from lockstep.core.actions import Observation, Part, Rows, Unit
 from lockstep.core.distributions import (
     Beta,
     Categorical,
@@ -44,17 +44,22 @@ def flat_features(features: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
 class RowScorer(nn.Module):
     """The numbers of an action part that is tied to an entity set, by weights shared over rows."""
 
-    def __init__(self, n_features: int, per_row: int, n_params: int) -> None:
+    def __init__(self, rows: Rows, n_features: int, n_params: int, n_context: int) -> None:
         super().__init__()
-        self.per_row, self.n_params = per_row, n_params
-        self.body = mlp(n_features, _SCORER_WIDTH, _SCORER_WIDTH)
-        self.head = Dense(_SCORER_WIDTH, per_row * n_params, gain=_POLICY_GAIN)
+        self.per_row, self.n_params = rows.per_row, n_params
+        self.from_row = Dense(n_features, _SCORER_WIDTH)
+        self.from_context = Dense(n_context, _SCORER_WIDTH, bias=False) if rows.context else None
+        self.body = mlp(_SCORER_WIDTH, _SCORER_WIDTH)
+        self.head = Dense(_SCORER_WIDTH, rows.per_row * n_params, gain=_POLICY_GAIN)
 
-    def forward(self, rows: Tensor) -> Tensor:
-        """Rows `[..., E, F]` to `[..., n_params, per_row * E]`, block by block."""
-        score: Tensor = self.head(self.body(rows))  # [..., E, per_row * n_params]
-        score = score.view(*score.shape[:-1], self.n_params, self.per_row)  # [..., E, k, per_row]
-        return score.movedim(-3, -1).flatten(-2)  # [..., k, per_row * E]
+    def forward(self, rows: Tensor, context: Tensor) -> Tensor:
+        """Rows `[..., E, F]` and context `[..., Z]` to `[..., n_params, per_row * E]`, by block."""
+        x = self.from_row(rows)  # [..., E, width]
+        if self.from_context is not None:
+            x = x + self.from_context(context).unsqueeze(-2)
+        score: Tensor = self.head(self.body(x.relu()))  # [..., E, n_params * per_row]
+        score = score.view(*score.shape[:-1], self.n_params, self.per_row)
+        return score.movedim(-3, -1).flatten(-2)  # [..., n_params, per_row * E]
 
 
 class Policy(nn.Module):
@@ -62,7 +67,7 @@ class Policy(nn.Module):
 
     A part with `k` parameters for each of its `n` entries (Beta: alpha and beta) takes `k * n`
     outputs of the head. Where it is tied to an entity set, the scorer's numbers are added to them
-    (`base="positional"`) or stand for the rows alone (`base="none"`, any number of rows).
+    (`Rows.base` positional) or stand for the rows alone (none; then any number of rows will do).
     """
 
     def __init__(
@@ -72,11 +77,10 @@ class Policy(nn.Module):
         unit_head: UnitHead,
         hidden: int,
         scorer: bool,
-        base: Literal["positional", "none"] = "positional",
         memory: bool = False,
     ) -> None:
         super().__init__()
-        self.role, self.unit_head, self.base = role, unit_head, base
+        self.role, self.unit_head = role, unit_head
         n_features = sum(math.prod(f.shape) for f in role.features.values())
         self.encoder = mlp(n_features, hidden, hidden)
         self.memory = GatedMemory(hidden) if memory else None
@@ -90,8 +94,8 @@ class Policy(nn.Module):
             width = part.n
             if scorer and part.rows is not None:
                 n_row_features = role.entities[part.rows.over].shape[-1]
-                self.scorers[_key(name)] = RowScorer(n_row_features, part.rows.per_row, k)
-                width = len(part.rows.extra) if base == "none" else part.n
+                self.scorers[_key(name)] = RowScorer(part.rows, n_row_features, k, hidden)
+                width = len(part.rows.extra) if part.rows.base == "none" else part.n
             self.widths[name] = (k, width)
             if isinstance(part, Unit) and unit_head != "beta":
                 first = torch.full((part.n,), _FIRST_LOG_STD[unit_head])
@@ -118,17 +122,18 @@ class Policy(nn.Module):
             params[name] = output.unflatten(-1, (k, n))  # [T, N, A, k, n]
             part = self.role.action[name]
             if _key(name) in self.scorers and part.rows is not None:
-                score = self.scorers[_key(name)](entities[part.rows.over].to(dtype))
-                params[name] = self._join(params[name], score, len(part.rows.extra))
+                score = self.scorers[_key(name)](entities[part.rows.over].to(dtype), context)
+                params[name] = _join(params[name], score, part.rows)
             if _key(name) in self.log_std:
                 params[name + "/log_std"] = self.log_std[_key(name)].view(1, 1, 1, -1)
         return params, memory
 
-    def _join(self, own: Tensor, score: Tensor, n_extra: int) -> Tensor:
-        """The head's numbers and the scorer's as one `[..., k, n]`."""
-        if self.base == "none":
-            return torch.cat((own, score.to(own.dtype)), dim=-1)
-        return own + nn.functional.pad(score, (n_extra, 0)).to(own.dtype)
+
+def _join(own: Tensor, score: Tensor, rows: Rows) -> Tensor:
+    """The head's numbers and the scorer's as one `[..., k, n]`."""
+    if rows.base == "none":
+        return torch.cat((own, score.to(own.dtype)), dim=-1)
+    return own + nn.functional.pad(score, (len(rows.extra), 0)).to(own.dtype)
 
 
 def joint(role: RoleSpec, params: Parameters, obs: Observation, unit_head: UnitHead) -> Joint:

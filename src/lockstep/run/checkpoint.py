@@ -90,6 +90,16 @@ def pointed(folder: Path, pointer: str) -> int | None:
     return int(text)
 
 
+def newest(folder: Path) -> int | None:
+    """The step to continue from: what `latest` names, or else the newest whole checkpoint.
+
+    The pointer can be missing where whole checkpoints are: a process killed inside its first save.
+    """
+    step = pointed(folder, "latest")
+    whole = steps(folder)
+    return whole[-1] if step is None and whole else step
+
+
 def load(
     folder: Path, step: int, *, device: torch.device | str = "cpu"
 ) -> tuple[Counters, dict[str, Any]]:

@@ -91,7 +91,7 @@ def resume(folder: Path, *, on_update: OnUpdate | None = None, allow_new_code: b
         )
     with arithmetic(config):
         trainer = Trainer(config)
-        step = checkpoint.pointed(run.dir.checkpoints, "latest")
+        step = checkpoint.newest(run.dir.checkpoints)
         counters = None
         if step is not None:
             counters, state = checkpoint.load(
@@ -110,7 +110,7 @@ def resume(folder: Path, *, on_update: OnUpdate | None = None, allow_new_code: b
 def _take_up(trainer: Trainer, state: dict[str, object], counters: Counters, folder: Path) -> None:
     try:
         trainer.load_state_dict(state, updates=counters.update)
-    except (KeyError, RuntimeError) as error:
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise NotARun(folder, f"its checkpoint does not fit its configuration: {error}") from error
 
 

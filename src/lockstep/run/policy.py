@@ -39,31 +39,24 @@ class LearnedPolicy:
     def __init__(self, learner: Learner, *, member: int | None = None, label: str = "") -> None:
         if member is not None and not 0 <= member < learner.members:
             raise BadInput(f"member must be between 0 and {learner.members - 1}, got {member}")
-        self.learner, self.member, self.label = learner, member, label
-        self.groups = 1 if member is not None else learner.members
+        self.learner = learner if member is None else learner.member(member)
+        self.member, self.label = member, label
+        self.groups = self.learner.members
         self._streams: Streams | None = None
 
     def begin(self, keys: Tensor) -> None:
-        """Starts every lane's episode and stream afresh.
-
-        A learner decides for all its members, so a single one is asked by showing every member
-        the same lanes and keeping its answer.
-        """
-        copies = self.learner.members if self.member is not None else 1
-        self._streams = Streams(self._decision_keys(keys).repeat(copies))
-        lanes = len(keys) * copies
+        """Starts every lane's episode and stream afresh."""
+        self._streams = Streams(self._decision_keys(keys))
         self._memory = {
-            role.name: _resized(self.learner.memory(role.name), lanes)
+            role.name: _resized(self.learner.memory(role.name), len(keys))
             for role in self.learner.spec.roles
         }
-        self._starts = torch.ones(lanes, dtype=torch.bool, device=keys.device)
-        self._copies, self._lanes = copies, len(keys)
+        self._starts = torch.ones(len(keys), dtype=torch.bool, device=keys.device)
 
     def _decision_keys(self, keys: Tensor) -> Tensor:
         """Keys `[L]` that differ by member: members share episodes, and must not share dice."""
-        if self.member is not None:
-            return keys + self.member * _MEMBER
-        member = torch.arange(self.groups, device=keys.device)
+        first = self.member or 0
+        member = torch.arange(first, first + self.groups, device=keys.device)
         return keys + member.repeat_interleave(len(keys) // self.groups) * _MEMBER
 
     @torch.no_grad()
@@ -72,36 +65,25 @@ class LearnedPolicy:
 
         In a world of a new size it begins by itself, with the streams of seed 0.
         """
-        if self._streams is None or self._lanes != world.lanes:
+        if self._streams is None or len(self._starts) != world.lanes:
             self.begin(lane_keys([0], lanes=world.lanes, device=world.device))
         assert self._streams is not None
         for phase in world.spec.phases:
             for role in phase:
-                self._decide(world, role, deterministic)
+                decision = self.learner.act(
+                    role,
+                    world.observe(role),
+                    self._memory[role],
+                    self._starts,
+                    self._streams,
+                    deterministic=deterministic,
+                )
+                self._memory[role].copy_(decision.memory)
+                world.act(role, decision.action)
         step = world.advance()
         self._streams.tick()
-        self._starts.copy_((step.terminated | step.truncated).repeat(self._copies))
+        self._starts.copy_(step.terminated | step.truncated)
         return step
-
-    def _decide(self, world: World, role: str, deterministic: bool) -> None:
-        assert self._streams is not None
-        obs = world.observe(role)
-        if self._copies > 1:
-            obs = obs.map(lambda x: x.repeat(self._copies, *[1] * (x.ndim - 1)))
-        decision = self.learner.act(
-            role,
-            obs,
-            self._memory[role],
-            self._starts,
-            self._streams,
-            deterministic=deterministic,
-        )
-        self._memory[role].copy_(decision.memory)
-        first = (self.member or 0) * self._lanes if self._copies > 1 else 0
-        world.act(
-            role,
-            {name: x[first : first + self._lanes] for name, x in decision.action.items()},
-        )
 
     def __repr__(self) -> str:
         return f"Policy({self.label})"

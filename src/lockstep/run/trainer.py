@@ -32,8 +32,10 @@ class Trainer:
         self.config = resolve(config)
         device = torch.device(self.config.device)
         lanes = self.config.members * self.config.learner.lanes
+        # On CUDA a compiled world was seen to differ from the plain one (docs/benchmarks.md).
+        compile_world = self.config.compile == "on" and device.type == "cpu"
         self.world = worlds.build(
-            self.config.world, lanes=lanes, device=device, compile=self.config.compile == "on"
+            self.config.world, lanes=lanes, device=device, compile=compile_world
         )
         graphs = device.type == "cuda" and self.config.graphs and self.world.spec.capturable
         self.learner = learners.build(

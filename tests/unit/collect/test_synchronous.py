@@ -35,7 +35,7 @@ class ReadsCounter(Randomized):
         return allocate(self.spec, steps=self.config.steps, lanes=lanes, critic=("state",))
 
     def value(self, state):
-        return {"player": state["state"][..., :1]}
+        return {"player": state["all"]["state"][..., :1]}
 
 
 @pytest.mark.parametrize("truncates", [False, True])

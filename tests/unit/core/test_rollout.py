@@ -28,7 +28,7 @@ def test_everything_a_decision_depends_on_is_stored():
 
 def test_a_world_that_truncates_gets_room_for_final_states():
     rollout = allocate(Match(truncates=True).spec, steps=2, lanes=4)
-    assert rollout.final["state"].shape == rollout.critic["state"].shape
+    assert rollout.final["all"]["state"].shape == rollout.critic["all"]["state"].shape
 
 
 def test_a_single_members_rows_are_read_as_views_of_the_storage():

@@ -24,8 +24,7 @@ def collected(make=Masked, config=CONFIG, seeds=(0, 1)):
 
 @pytest.mark.parametrize("make", [Match, Masked, Pool])
 def test_a_healthy_update_raises_nothing_and_reports_tiny_gaps(make):
-    base = "none" if make is Pool else "positional"
-    learner, rollout = collected(make, PPOConfig(hidden=16, lanes=4, steps=3, scorer_base=base))
+    learner, rollout = collected(make, PPOConfig(hidden=16, lanes=4, steps=3))
     stats = learner.update(rollout).scalars
     assert stats["audit/player/log_prob_gap"].max() < 2e-5
     assert stats["audit/first/player/approx_kl"].abs().max() < 1e-6
@@ -40,7 +39,7 @@ def test_memory_reset_at_the_wrong_step_is_named():
     config = PPOConfig(hidden=16, lanes=4, steps=7, memory="gru")
     learner, rollout = collected(Recall, config)
     rollout.starts.copy_(rollout.starts.roll(1, dims=0))
-    with pytest.raises(AuditFailure, match="G4 replay"):
+    with pytest.raises(AuditFailure, match="G4 log_prob"):
         learner.update(rollout)
 
 
@@ -57,24 +56,24 @@ def test_a_mask_rebuilt_after_the_fact_is_named_by_support():
 def test_a_mask_that_grew_is_named_with_the_row_and_the_size_of_the_set():
     learner, rollout = collected()
     rollout.roles["player"].obs.legal["pick"][...] = True
-    with pytest.raises(AuditFailure, match=r"G4 replay(?s:.*)K=4.*observation CHANGED"):
+    with pytest.raises(AuditFailure, match=r"G4 log_prob(?s:.*)K=4.*observations CHANGED"):
         learner.update(rollout)
 
 
 def test_a_fixed_number_of_candidates_is_named():
-    learner, rollout = collected(Pool, PPOConfig(hidden=16, lanes=4, steps=3, scorer_base="none"))
+    learner, rollout = collected(Pool, PPOConfig(hidden=16, lanes=4, steps=3))
     rows = rollout.roles["player"]
     rows.obs.legal["pick"][..., 5:] = False
     rows.action["pick"].clamp_(max=4)
-    with pytest.raises(AuditFailure, match=r"G4 replay(?s:.*)K=5"):
+    with pytest.raises(AuditFailure, match=r"G4 log_prob(?s:.*)K=5"):
         learner.update(rollout)
 
 
 def test_candidates_in_another_order_are_named():
-    learner, rollout = collected(Pool, PPOConfig(hidden=16, lanes=4, steps=3, scorer_base="none"))
+    learner, rollout = collected(Pool, PPOConfig(hidden=16, lanes=4, steps=3))
     rows = rollout.roles["player"].obs.entities["candidate"]
     rows.copy_(rows.flip(-2))
-    with pytest.raises(AuditFailure, match=r"G4 replay(?s:.*)CHANGED"):
+    with pytest.raises(AuditFailure, match=r"G4 log_prob(?s:.*)CHANGED"):
         learner.update(rollout)
 
 
@@ -120,7 +119,7 @@ def test_rows_out_of_order_are_named():
 def test_an_action_changed_after_sampling_is_named():
     learner, rollout = collected(Match)
     rollout.roles["player"].action["number"].mul_(0.9)
-    with pytest.raises(AuditFailure, match="G4 replay"):
+    with pytest.raises(AuditFailure, match="G4 log_prob"):
         learner.update(rollout)
 
 

@@ -18,7 +18,7 @@ CONFIG = PPOConfig(hidden=16, lanes=4, steps=6, lr_actor=1e-2, lr_critic=1e-2)
         (Match, {"unit_head": "gaussian_clip", "critic": "state", "entropy_per": "sum"}),
         (Match, {"unit_head": "gaussian_sigmoid"}),
         (Masked, {}),
-        (Pool, {"scorer_base": "none"}),
+        (Pool, {}),
         (Recall, {"memory": "gru", "minibatches": 2}),
     ],
 )

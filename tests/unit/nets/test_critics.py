@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from lockstep.core.actions import Unit
-from lockstep.core.world import Field, RoleSpec, WorldSpec
+from lockstep.core.actions import Field, Unit
+from lockstep.core.world import Metric, RoleSpec, WorldSpec
 from lockstep.nets.critics import AttentionCritic, StateCritic
-from lockstep.nets.layers import initialise
+from lockstep.nets.layers import seeded
 
 
 def two_roles() -> WorldSpec:
@@ -27,15 +27,13 @@ def two_roles() -> WorldSpec:
             "state": Field(shape=(7,)),
         },
         horizon=1,
-        metrics=(),
-        objective="",
+        metrics=(Metric(name="x", unit="1", meaning="x"),),
+        objective="x",
     )
 
 
 def attention(*, fused: bool = False) -> AttentionCritic:
-    critic = AttentionCritic(two_roles(), hidden=16, heads=4, fused=fused)
-    initialise(critic, 0)
-    return critic
+    return seeded(lambda: AttentionCritic(two_roles(), hidden=16, heads=4, fused=fused), 0)
 
 
 def rows() -> dict[str, torch.Tensor]:
@@ -88,7 +86,6 @@ def test_permuting_lanes_and_agents_permutes_values_alike():
 
 def test_the_state_critic_gives_each_agent_its_own_value():
     critic = StateCritic(two_roles(), hidden=16)
-    initialise(critic, 0)
     value = critic({"state": torch.randn(6, 7)})
     assert value["many"].shape == (6, 4)
     assert value["few"].shape == (6, 2)

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from lockstep.nets.layers import Dense, initialise, mlp
+from lockstep.nets.layers import Dense, mlp, seeded
 from lockstep.nets.packing import Adam, Pack, clip_by_norm
 
 
@@ -38,8 +38,7 @@ def test_initial_weights_follow_from_the_seed_and_leave_the_global_generator_alo
 
 
 def test_initial_weights_are_orthogonal_with_the_layer_gain():
-    layer = Dense(16, 16, gain=0.5)
-    initialise(layer, 3)
+    layer = seeded(lambda: Dense(16, 16, gain=0.5), 3)
     torch.testing.assert_close(layer.weight @ layer.weight.T, 0.25 * torch.eye(16))
 
 

@@ -1,34 +1,35 @@
 import pytest
 import torch
 
-from lockstep.core.actions import Categorical, Observation, Rows, Unit
+from lockstep.core.actions import Categorical, Field, Observation, Rows, Unit
 from lockstep.core.distributions import Beta
-from lockstep.core.world import Field, RoleSpec
-from lockstep.nets.layers import GatedMemory, initialise
+from lockstep.core.world import RoleSpec
+from lockstep.nets.layers import GatedMemory, seeded
 from lockstep.nets.policy import Policy, joint
 
 E, F = 3, 4
 
 
-def role() -> RoleSpec:
+def role(base="positional") -> RoleSpec:
     return RoleSpec(
         name="user",
         agents=2,
         features={"obs": Field(shape=(5,))},
         entities={"tower": Field(shape=(E, F))},
         action={
-            "score": Unit(n=1 + E, rows=Rows(over="tower", extra=("local",))),
-            "label": Categorical(n=1 + 2 * E, rows=Rows(over="tower", per_row=2, extra=("none",))),
+            "score": Unit(n=1 + E, rows=Rows(over="tower", extra=("local",), base=base)),
+            "label": Categorical(
+                n=1 + 2 * E, rows=Rows(over="tower", per_row=2, extra=("none",), base=base)
+            ),
             "rho": Unit(n=1),
         },
         discount=0.9,
     )
 
 
-def policy(**changes) -> Policy:
+def policy(base="positional", **changes) -> Policy:
     settings = {"unit_head": "beta", "hidden": 8, "scorer": True} | changes
-    made = Policy(role(), **settings)
-    initialise(made, 0)
+    made = seeded(lambda: Policy(role(base), **settings), 0)
     for scorer in made.scorers.values():
         torch.nn.init.normal_(scorer.head.weight, generator=torch.Generator().manual_seed(1))
     return made
@@ -76,8 +77,7 @@ def test_the_joint_has_a_log_prob_for_every_agent(unit_head, scorer):
 
 
 def test_a_beta_policy_starts_close_to_uniform():
-    made = Policy(role(), unit_head="beta", hidden=8, scorer=True)
-    initialise(made, 0)
+    made = seeded(lambda: Policy(role(), unit_head="beta", hidden=8, scorer=True), 0)
     features, entities, memory, starts = inputs()
     params, _ = made(features, entities, memory, starts)
     seen = Observation(features=features, acts=torch.ones(1, 6, 2, dtype=torch.bool))
@@ -87,8 +87,7 @@ def test_a_beta_policy_starts_close_to_uniform():
 
 
 def test_memory_is_cleared_for_the_lane_whose_episode_starts_and_for_no_other():
-    cell = GatedMemory(4)
-    initialise(cell, 0)
+    cell = seeded(lambda: GatedMemory(4), 0)
     x = torch.randn(3, 5, 2, 4)
     starts = torch.zeros(3, 5, dtype=torch.bool)
     starts[1, 2] = True
@@ -100,8 +99,7 @@ def test_memory_is_cleared_for_the_lane_whose_episode_starts_and_for_no_other():
 
 
 def test_permuting_lanes_and_agents_permutes_what_is_remembered():
-    cell = GatedMemory(4)
-    initialise(cell, 0)
+    cell = seeded(lambda: GatedMemory(4), 0)
     x, memory = torch.randn(3, 5, 2, 4), torch.randn(5, 2, 4)
     starts = torch.rand(3, 5) < 0.3
     out, last = cell(x, memory, starts)

@@ -81,12 +81,13 @@ def mu_rows(twin: Twin, noise: Draw | None, *, config: UavMecConfig) -> tuple[Te
     if noise is not None:
         own, uavs, task = _blurred(own, noise), _blurred(uavs, noise), _blurred(task, noise)
     relative = uavs - own.unsqueeze(2)  # [L, K, M, 2]
+    dx, dy = relative[..., 0], relative[..., 1]
     shown = relative if config.relative_coordinates else uavs
     vector = torch.cat((own, shown.flatten(2), task, twin.last_load), dim=-1)
     rows = torch.cat(
         (
             relative,
-            relative.square().sum(dim=-1, keepdim=True),
+            (dx * dx + dy * dy).unsqueeze(-1),  # a sum over a dim would not fuse
             uavs,
             task[..., :1].unsqueeze(2).expand(L, K, M, 1),
             twin.last_load.unsqueeze(-1),

@@ -1,7 +1,9 @@
 """What the world states about itself."""
 
-from lockstep.core.actions import ActionSpec, Categorical, Rows, Unit
-from lockstep.core.world import Field, RoleSpec, WorldSpec
+from dataclasses import replace
+
+from lockstep.core.actions import ActionSpec, Categorical, Field, Rows, Unit
+from lockstep.core.world import RoleSpec, WorldSpec
 from lockstep.worlds.uav_mec.config import SETTABLE, UavMecConfig
 from lockstep.worlds.uav_mec.metrics import METRICS
 
@@ -9,8 +11,10 @@ from lockstep.worlds.uav_mec.metrics import METRICS
 def user_action(config: UavMecConfig) -> ActionSpec:
     """Association (by `assoc_head`) and the offloaded share rho."""
     rho = Unit(n=1)
-    direct = Rows(over="uav", per_row=1, extra=("local",)) if config.entity_rows else None
-    both = Rows(over="uav", per_row=2, extra=("local",)) if config.entity_rows else None
+    # The base by position is what the reproduction was measured with (docs/decisions).
+    rows = Rows(over="uav", extra=("local",), base="positional")
+    direct = rows if config.entity_rows else None
+    both = replace(rows, per_row=2) if config.entity_rows else None
     if config.assoc_head == "beta_argmax":
         scores = Unit(n=config.n_uavs + 1, rows=direct)
         return {"assoc": scores, "relay": Unit(n=1), "rho": rho}

@@ -44,7 +44,7 @@ def everything(world: UavMec, step: Step) -> list[Tensor]:
         step.truncated,
         *step.metrics.values(),
         *world.world_state.tensors().values(),
-        *world.observe("mu").tensors(),
+        *world.observe("mu").tensors().values(),
         *world.state("mu").values(),
     ]
     return [x.clone() for x in seen]

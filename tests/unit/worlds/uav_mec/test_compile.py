@@ -28,9 +28,9 @@ for name in ("paper", "reference"):
         actions = random_actions(a)
         seen = []
         for world in (a, b):
-            out = [*world.state("mu").values(), *world.observe("mu").tensors()]
+            out = [*world.state("mu").values(), *world.observe("mu").tensors().values()]
             world.act("mu", actions["mu"])
-            out += world.observe("uav").tensors()
+            out += world.observe("uav").tensors().values()
             world.act("uav", actions["uav"])
             step = world.advance()
             rewards = [r / config.reward_scale for r in step.reward.values()]

@@ -66,10 +66,10 @@ def test_nothing_draws_from_the_global_generator() -> None:
 def test_what_was_returned_never_changes_when_the_world_steps_on() -> None:
     world = small()
     for _ in range(3):
-        seen = [*world.observe("mu").tensors(), *world.state("mu").values()]
+        seen = [*world.observe("mu").tensors().values(), *world.state("mu").values()]
         actions = random_actions(world)
         world.act("mu", actions["mu"])
-        seen += world.observe("uav").tensors()
+        seen += world.observe("uav").tensors().values()
         world.act("uav", actions["uav"])
         step = world.advance()
         assert world.last is not None

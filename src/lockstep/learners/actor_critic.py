@@ -1,0 +1,212 @@
+"""What every learner with policies and a central critic shares: packs, acting, valuing, saving."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from types import MethodType
+from typing import Any
+from zlib import crc32
+
+import torch
+from torch import Tensor, nn
+
+from lockstep.core.actions import Observation, write
+from lockstep.core.distributions import Joint
+from lockstep.core.learner import Decision
+from lockstep.core.programs import compiled
+from lockstep.core.rollout import Rollout, allocate
+from lockstep.core.streams import Draw, Streams, lane_keys
+from lockstep.core.world import Views, WorldSpec
+from lockstep.learners.config import PPOConfig
+from lockstep.nets.critics import AttentionCritic, StateCritic
+from lockstep.nets.packing import Adam, Pack
+from lockstep.nets.policy import Parameters, Policy, joint
+
+CRITIC = "critic"
+
+
+class ActorCritic:
+    """P members: one policy for each role, one critic for all, and their optimizers."""
+
+    def __init__(
+        self,
+        config: PPOConfig,
+        spec: WorldSpec,
+        *,
+        seeds: Sequence[int],
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        compile: bool = False,
+    ) -> None:
+        self.config, self.spec, self.seeds = config, spec, tuple(seeds)
+        self.members = len(seeds)
+        self.device, self.dtype = torch.device(device), dtype
+        self.version = torch.zeros((), dtype=torch.int64, device=device)
+        self.streams = Streams(lane_keys(seeds, lanes=1, device=device))  # for minibatches
+        self.policies = {
+            role.name: self._pack(role.name, partial(self._build_policy, role.name))
+            for role in spec.roles
+        }
+        self.critic = self._pack(CRITIC, self._build_critic)
+        self.packs = {**self.policies, CRITIC: self.critic}
+        self.optimizers = {
+            name: Adam(pack.weights, lr=self._per_member(self._rate(name)))
+            for name, pack in self.packs.items()
+        }
+        if compile:
+            self._act = MethodType(compiled(ActorCritic._act), self)  # type: ignore[method-assign]
+
+    def _pack(self, name: str, build: Callable[[], nn.Module]) -> Pack:
+        # Members of neighbouring seeds, and networks of one member, must not start alike.
+        seeds = [(seed * 0x9E3779B97F4A7C15 + crc32(name.encode())) % 2**63 for seed in self.seeds]
+        return Pack(build, seeds, device=self.device, dtype=self.dtype)
+
+    def _build_policy(self, role: str) -> Policy:
+        config = self.config
+        return Policy(
+            self.spec.role(role),
+            unit_head=config.unit_head,
+            hidden=config.hidden,
+            scorer=config.actor == "scorer",
+            memory=config.memory == "gru",
+        )
+
+    def _build_critic(self) -> AttentionCritic | StateCritic:
+        config = self.config
+        if config.critic == "state":
+            return StateCritic(self.spec, hidden=config.hidden)
+        fused = self.members == 1  # the fused primitive does not map over members
+        return AttentionCritic(self.spec, hidden=config.hidden, heads=config.heads, fused=fused)
+
+    def _rate(self, name: str) -> float:
+        return self.config.lr_critic if name == CRITIC else self.config.lr_actor
+
+    def _per_member(self, value: float) -> Tensor:
+        return torch.full((self.members,), value, dtype=self.dtype, device=self.device)
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        half = self.config.precision == "bf16"
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=half)
+
+    def rollout(self) -> Rollout:
+        """Storage for `steps` of every member's `lanes`."""
+        critic: AttentionCritic | StateCritic = self.critic.module  # type: ignore[assignment]
+        return allocate(
+            self.spec,
+            steps=self.config.steps,
+            lanes=self.members * self.config.lanes,
+            device=self.device,
+            critic=critic.inputs,
+            memory={name: self.memory(name).shape[-1] for name in self.policies},
+            dtype=self.dtype,
+        )
+
+    def memory(self, role: str) -> Tensor:
+        """Zeros `[L, A, Z]`."""
+        policy: Policy = self.policies[role].module  # type: ignore[assignment]
+        lanes, agents = self.members * self.config.lanes, self.spec.role(role).agents
+        return torch.zeros(lanes, agents, policy.memory_size, dtype=self.dtype, device=self.device)
+
+    @torch.no_grad()
+    def act(
+        self,
+        role: str,
+        observation: Observation,
+        memory: Tensor,
+        starts: Tensor,
+        streams: Streams,
+        *,
+        deterministic: bool = False,
+    ) -> Decision:
+        """Decides for `[L, A, ...]`, each lane with its own member's weights."""
+        draw = streams.draw(f"act/{role}")
+        return self._act(role, observation, memory, starts, draw, deterministic)
+
+    def _act(
+        self,
+        role: str,
+        observation: Observation,
+        memory: Tensor,
+        starts: Tensor,
+        draw: Draw,
+        deterministic: bool,
+    ) -> Decision:
+        P = self.members
+        N = starts.shape[0] // P
+
+        def members(x: Tensor) -> Tensor:
+            return x.reshape(P, N, *x.shape[1:])
+
+        def lanes(x: Tensor) -> Tensor:
+            return x.expand(P, 1, N, *x.shape[3:]).flatten(0, 2)  # [L, ...]
+
+        obs = observation.map(lambda x: members(x).unsqueeze(1))  # [P, 1, N, A, ...]
+        params, memory = self._parameters(role, obs, members(memory), members(starts).unsqueeze(1))
+        choice = self._joint(role, {name: lanes(x) for name, x in params.items()}, observation)
+        action = choice.mode() if deterministic else choice.sample(draw)
+        log_prob, entropy = choice.log_prob_and_entropy(action)
+        return Decision(
+            action=action, log_prob=log_prob, entropy=entropy, memory=memory.flatten(0, 1)
+        )
+
+    def _parameters(
+        self, role: str, obs: Observation, memory: Tensor, starts: Tensor
+    ) -> tuple[Parameters, Tensor]:
+        """Distribution parameters for `[P, T, N, A, ...]`; acting, audit and loss all come here."""
+        with self._precision():
+            params, memory = self.policies[role](obs.features, obs.entities, memory, starts)
+        return params, memory
+
+    def _joint(self, role: str, params: Parameters, obs: Observation) -> Joint:
+        return joint(self.spec.role(role), params, obs, self.config.unit_head)
+
+    @torch.no_grad()
+    def value(self, state: Views) -> dict[str, Tensor]:
+        """Values `[L, A]` of inputs `[L, ...]`, or `[T, L, A]` of a rollout's `[T, L, ...]`."""
+        P = self.members
+        name, first = next((n, x) for seen in state.values() for n, x in seen.items())
+        lead = first.ndim - len(self.spec.critic[name].shape) - 1  # dims before L: 0 or 1
+
+        def members(x: Tensor) -> Tensor:
+            split = x.reshape(*x.shape[:lead], P, -1, *x.shape[lead + 1 :])
+            return split.movedim(lead, 0)  # [P, (T,) N, ...]
+
+        value = self._values(
+            {view: {n: members(x) for n, x in seen.items()} for view, seen in state.items()}
+        )
+        return {role: v.movedim(0, lead).flatten(lead, lead + 1) for role, v in value.items()}
+
+    def _values(self, state: Views) -> dict[str, Tensor]:
+        """Role to `[P, ..., A]`; a role that is looked for by itself is valued by that view."""
+        values: dict[str, Tensor] = {}
+        for view, seen in state.items():
+            with self._precision():
+                value: dict[str, Tensor] = self.critic(seen)
+            wanted = value if view == "all" else {view: value[view]}
+            values |= {role: v.to(self.dtype) for role, v in wanted.items()}
+        return values
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights, optimizers, minibatch streams and the version."""
+        return {
+            "weights": {name: pack.weights.detach().clone() for name, pack in self.packs.items()},
+            "optimizers": {name: adam.state_dict() for name, adam in self.optimizers.items()},
+            "streams": self.streams.state_dict(),
+            "version": self.version.clone(),
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes all of it up again in place."""
+        for name, pack in self.packs.items():
+            write(pack.weights, state["weights"][name], f"the weights of {name}")
+            self.optimizers[name].load_state_dict(state["optimizers"][name])
+        self.streams.load_state_dict(state["streams"])
+        self.version.copy_(state["version"])
+
+
+def sliced(state: Any, member: int) -> Any:
+    """A nested state with every tensor `[P, ...]` cut to one member; scalars stay."""
+    if isinstance(state, dict):
+        return {name: sliced(value, member) for name, value in state.items()}
+    return state[member : member + 1] if state.ndim else state
