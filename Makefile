@@ -16,7 +16,7 @@ help:
 	@echo "make test    the test suite, without what takes minutes or an accelerator"
 	@echo "make check   lint, format, types, import contracts, documentation"
 	@echo "make docs    build the documentation into site/"
-	@echo "make bench   the benchmarks whose results stand in docs/benchmarks.md"
+	@echo "make bench   the speed benchmarks of docs/benchmarks.md (about ten minutes)"
 	@echo "make clean   remove the environment and everything that was built; runs/ stays"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -48,7 +48,9 @@ docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=true $(RUN)/mkdocs build --strict --quiet
 
 bench: $(STAMP)
-	for script in benchmarks/*.py; do $(RUN)/python "$$script" || exit 1; done
+	$(RUN)/python benchmarks/world_uav_mec.py --scenario paper
+	$(RUN)/python benchmarks/world_uav_mec.py --scenario reference
+	$(RUN)/python benchmarks/training_uav_mec.py
 
 clean:
 	rm -rf $(VENV) site build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

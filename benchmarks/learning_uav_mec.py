@@ -125,9 +125,9 @@ def show(row) -> None:
 
 def compare(rows) -> None:
     """Each learner's weighted energy minus AB's, member by member."""
-    base = next(torch.tensor(r["tail"][SHOWN[0]]) for r in rows if r["learner"] == "AB")
-    for row in rows:
-        gap = torch.tensor(row["tail"][SHOWN[0]]) - base
+    base = [torch.tensor(row["tail"][SHOWN[0]]) for row in rows if row["learner"] == "AB"]
+    for row in rows if base else []:
+        gap = torch.tensor(row["tail"][SHOWN[0]]) - base[0]
         error = gap.std() / len(gap) ** 0.5
         print(
             f"{row['profile']:6} {row['learner']} - AB: {gap.mean():+.4f} +- {error:.4f} J (s.e.)"

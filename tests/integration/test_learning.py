@@ -16,8 +16,10 @@ def final_regret(make, config, seeds, updates):
     return regret.mean(dim=(0, 2)).tolist()
 
 
-@pytest.mark.parametrize("unit_head", ["beta", "gaussian_clip", "gaussian_sigmoid"])
-@pytest.mark.parametrize("truncates", [False, True])
+@pytest.mark.parametrize(
+    ("unit_head", "truncates"),
+    [("beta", False), ("beta", True), ("gaussian_clip", False), ("gaussian_sigmoid", True)],
+)
 def test_saying_the_number_seen_is_learned(unit_head, truncates):
     config = PPOConfig(lanes=16, steps=10, unit_head=unit_head, critic="state", **FAST)
     regret = final_regret(

@@ -220,11 +220,11 @@ def test_permuting_lanes_and_agents_permutes_what_a_recurrent_policy_does(
     learner, rollout, _ = remembering
     batch = learner._batch(rollout)
     with torch.no_grad():
-        plain, _ = learner._log_prob("player", batch.roles["player"], batch.starts)
+        plain, _ = learner._rebuild("player", batch.roles["player"], batch)
         lanes = torch.tensor([[2, 0, 3, 1], [1, 3, 0, 2]])
         moved = batch.lanes(lanes)
         swapped = _swap_agents(moved.roles["player"])
-        got, _ = learner._log_prob("player", swapped, moved.starts)
+        got, _ = learner._rebuild("player", swapped, moved)
     expected = torch.stack([plain[p][:, lanes[p]].flip(-1) for p in range(2)])
     torch.testing.assert_close(got, expected)
     assert not torch.allclose(plain, expected)

@@ -61,9 +61,9 @@ def test_any_actions_leave_a_lawful_world(config: UavMecConfig, seed: int, scale
     generator = torch.Generator().manual_seed(seed)
     area_m = torch.tensor([config.width_m, config.height_m])
     for _ in range(6):
-        seen = [*world.observe("mu").tensors(), *world.state("mu").values()]
+        seen = [*world.observe("mu").tensors().values(), *world.state("mu").values()]
         world.act("mu", wild(world, "mu", scale, generator))
-        seen += world.observe("uav").tensors()
+        seen += world.observe("uav").tensors().values()
         world.act("uav", wild(world, "uav", scale, generator))
         step = world.advance()
         state, last = world.world_state, world.last

@@ -28,7 +28,7 @@ class UpdateStats:
     """What one update did, by member: metric key (`train/mu/approx_kl`) to `[P]`.
 
     Losses, KL, clip fraction and gradient norms are means over the minibatches a member took part
-    in; `train/explained_variance` is of the values the rollout was collected with.
+    in; `train/<role>/explained_variance` is of the values the rollout was collected with.
     """
 
     scalars: Mapping[str, Tensor]

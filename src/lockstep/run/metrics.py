@@ -68,7 +68,10 @@ TRAIN = (
         meaning="gradient norm of the policy before clipping",
     ),
     MetricKey(
-        key="train/value_loss", unit="1", reduction="mean", meaning="squared error of the critic"
+        key="train/value_loss",
+        unit="1",
+        reduction="mean",
+        meaning="half the critic's squared error",
     ),
     MetricKey(
         key="train/critic/grad_norm",
@@ -77,10 +80,16 @@ TRAIN = (
         meaning="gradient norm of the critic before clipping",
     ),
     MetricKey(
-        key="train/explained_variance",
+        key="train/<role>/explained_variance",
         unit="1",
         reduction="mean",
         meaning="share of the returns' variance that the values explain",
+    ),
+    MetricKey(
+        key="train/max_kl",
+        unit="nat",
+        reduction="max",
+        meaning="largest KL (k3) of any minibatch and role, those that were stopped included",
     ),
     MetricKey(
         key="train/minibatches",

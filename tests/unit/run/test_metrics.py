@@ -19,6 +19,8 @@ from lockstep.run.metrics import (
     per_member,
     read_lines,
 )
+from lockstep.run.trainer import Trainer
+from tests import tiny
 
 
 def test_a_member_gets_the_mean_over_its_own_lanes():
@@ -73,3 +75,10 @@ def test_a_file_shorter_than_its_checkpoint_says_is_refused(tmp_path: Path):
 def test_the_table_in_the_documentation_is_the_table_of_the_code():
     assert markdown_table([*COUNTERS, *TRAIN, *AUDIT]) in Path("docs/running.md").read_text()
     assert markdown_table(PERF) in Path("docs/running.md").read_text()
+
+
+def test_every_key_an_update_reports_is_in_the_table_with_its_unit():
+    trainer = Trainer(tiny.config())
+    roles = [role.name for role in trainer.world.spec.roles]
+    known = {row.key.replace("<role>", role) for row in TRAIN + AUDIT for role in roles}
+    assert set(trainer.update()) - {f"world/{m.name}" for m in trainer.world.spec.metrics} == known
