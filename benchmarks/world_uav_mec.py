@@ -33,8 +33,8 @@ def slot(world: UavMec, actions: dict[str, dict[str, Tensor]]) -> list[Tensor]:
     step = world.advance()
     return [
         *critic.values(),
-        *users.tensors(),
-        *uavs.tensors(),
+        *users.tensors().values(),
+        *uavs.tensors().values(),
         *(reward / world.config.reward_scale for reward in step.reward.values()),
         *step.metrics.values(),
     ]

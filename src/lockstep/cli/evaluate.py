@@ -36,7 +36,7 @@ class EvaluateFlags:
     member: int | None = None
     """One member of the run; by default all of them."""
     stochastic: bool = False
-    """Sample decisions as in training, instead of taking the most likely ones."""
+    """Sample decisions as in training, instead of taking the mean or most likely ones."""
     against: Annotated[str, tyro.conf.arg(metavar="NAMES")] = ""
     """Heuristics to measure beside it, separated by commas."""
     metrics: Annotated[str, tyro.conf.arg(metavar="NAMES")] = ""
@@ -80,7 +80,7 @@ def _show(found: "list[Evaluation]", flags: EvaluateFlags, console: "Console") -
     from rich.table import Table
 
     metrics = _names(flags.metrics) or list(found[0].episodes)
-    mode = "sampled" if flags.stochastic else "most likely"
+    mode = "sampled" if flags.stochastic else "mean or most likely"
     table = Table(
         title=f"{flags.run}: {flags.episodes} episodes, {mode} decisions",
         caption="mean ± 95 % interval; " + ", ".join(f"{e.label} over {e.over}" for e in found),
