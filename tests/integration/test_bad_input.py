@@ -140,3 +140,8 @@ def test_a_damaged_config_is_named(here: Path, capsys: pytest.CaptureFixture[str
     (folder / "config.json").write_text("{}")
     assert main(["evaluate", "runs/r"]) == 2
     assert "config.world must hold 'name' and 'settings'" in capsys.readouterr().err
+
+
+def test_a_verb_without_its_world_asks_for_one(capsys):
+    assert main(["train"]) == 2
+    assert "Traceback" not in capsys.readouterr().err

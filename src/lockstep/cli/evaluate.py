@@ -89,7 +89,7 @@ def _show(found: "list[Evaluation]", flags: EvaluateFlags, console: "Console") -
     )
     table.add_column("metric", no_wrap=True)
     for evaluation in found:
-        table.add_column(evaluation.label, justify="right", min_width=16)
+        table.add_column(evaluation.label, justify="right", overflow="fold")
     for metric in metrics:
         table.add_row(metric, *[str(e.estimate(metric)) for e in found])
     console.print(table)

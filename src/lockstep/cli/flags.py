@@ -43,7 +43,7 @@ def print_json(data: Json) -> None:
 def named_value(argv: Sequence[str], flag: str) -> str | None:
     """The value of `--flag VALUE` or `--flag=VALUE`, before the rest can be parsed."""
     value: str | None = None
-    for here, following in zip(argv, [*argv[1:], None], strict=True):
+    for here, following in zip(argv, [*argv[1:], None], strict=False):
         if here == flag:
             value = following
         elif here.startswith(f"{flag}="):

@@ -9,10 +9,15 @@ from lockstep.cli.flags import print_json
 from lockstep.run.evaluate import Evaluation, interval
 from lockstep.run.record import Run
 
+_WIDE = 160
+
 
 def console_for(*, as_json: bool) -> Console:
     """Standard output, or standard error where standard output belongs to a program."""
-    return Console(stderr=as_json)
+    console = Console(stderr=as_json)
+    if not console.is_terminal:
+        console.width = _WIDE  # a file has no edge at which to cut a table
+    return console
 
 
 def report(run: Run, *, console: Console, as_json: bool) -> int:

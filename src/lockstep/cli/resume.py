@@ -36,8 +36,11 @@ def main(argv: Sequence[str]) -> int:
     from lockstep.cli.progress import shown  # these import torch, which takes seconds
     from lockstep.cli.report import console_for, report
     from lockstep.run import loop
+    from lockstep.run.record import Run
 
     console = console_for(as_json=flags.json)
+    if Run.open(flags.run).finished:
+        console.print(f"{flags.run} is finished already; nothing was done", soft_wrap=True)
     with shown(flags.run.name, console=console) as watch:
         run = loop.resume(flags.run, on_update=watch, allow_new_code=flags.allow_new_code)
     return report(run, console=console, as_json=flags.json)

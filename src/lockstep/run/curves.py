@@ -47,7 +47,7 @@ def draw(
     axes.set_ylabel(label)
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.25)
-    axes.legend(frameon=False)
+    axes.legend(loc="upper right", bbox_to_anchor=(1.0, 0.95), framealpha=0.9)
     figure.savefig(path, dpi=130)
     plt.close(figure)
 

@@ -13,6 +13,7 @@ from lockstep.core.world import World
 from lockstep.errors import BadInput
 from lockstep.run.jsonable import Json
 from lockstep.run.policy import Policy
+from lockstep.run.trainer import threads
 
 EVALUATION_SEED = 1_000_003
 """Seed of the evaluation episodes; training seeds are small numbers, so they do not meet."""
@@ -112,10 +113,11 @@ def evaluate(
     lanes = world.lanes // policy.groups
     rounds = -(-episodes // lanes)
     keys = lane_keys([seed], lanes=rounds * lanes, device=world.device)
-    played = [
-        _play(policy, world, keys[i : i + lanes].repeat(policy.groups), deterministic)
-        for i in range(0, len(keys), lanes)
-    ]
+    with threads(1):  # small batches: with more, threads mostly wait for each other
+        played = [
+            _play(policy, world, keys[i : i + lanes].repeat(policy.groups), deterministic)
+            for i in range(0, len(keys), lanes)
+        ]
     return Evaluation(
         label=policy.label,
         episodes={

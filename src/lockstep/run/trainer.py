@@ -54,12 +54,14 @@ class Trainer:
 
     def collect(self) -> dict[str, Tensor]:
         """Fills the rollout; the world's metrics as `world/<name>` to `[P]`."""
-        self.collector.collect(self.rollout)
+        with arithmetic(self.config):
+            self.collector.collect(self.rollout)
         return per_member(self.rollout.metrics, members=self.config.members)
 
     def learn(self) -> dict[str, Tensor]:
         """Learns from the rollout; the learner's statistics as `train/<name>` to `[P]`."""
-        stats = self.learner.update(self.rollout)
+        with arithmetic(self.config):
+            stats = self.learner.update(self.rollout)
         self.updates += 1
         return dict(stats.scalars)
 
@@ -95,14 +97,21 @@ def resolve(config: TrainConfig) -> TrainConfig:
 
 
 @contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Sets the CPU threads of the arithmetic, and puts them back afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
 def arithmetic(config: TrainConfig) -> Iterator[None]:
     """Sets threads, precision and determinism as asked, and puts them back afterwards."""
-    threads, deterministic, products = (
-        torch.get_num_threads(),
-        torch.are_deterministic_algorithms_enabled(),
-        torch.get_float32_matmul_precision(),
-    )
-    torch.set_num_threads(config.threads)
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    products = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(
         "high" if getattr(config.learner, "precision", "fp32") == "tf32" else "highest"
     )
@@ -112,9 +121,9 @@ def arithmetic(config: TrainConfig) -> Iterator[None]:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
     try:
-        yield
+        with threads(config.threads):
+            yield
     finally:
-        torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(products)
         torch.use_deterministic_algorithms(deterministic)
 
