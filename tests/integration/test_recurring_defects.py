@@ -1,4 +1,4 @@
-"""Defects that training code keeps repeating, each tried on the whole path where it would hide."""
+"""Defects that training code keeps repeating; one long file, since it is one list."""
 
 import io
 from collections.abc import Mapping
