@@ -16,6 +16,45 @@ DEFAULT_TOTAL_STEPS = 80_000
 
 
 @dataclass(frozen=True, kw_only=True)
+class Operations:
+    """How a run is watched and recorded; nothing here changes its results."""
+
+    board: bool = False
+    """Write TensorBoard events, under the tags of SB3 and CleanRL."""
+    parquet: bool = False
+    """Keep the newest metrics in metrics/latest.parquet as well."""
+    heartbeat_every: float = 5.0
+    """Seconds between two heartbeats; 0 writes none."""
+    heartbeat_history: bool = False
+    """Append every heartbeat to heartbeat.jsonl as well."""
+    resources_every: float = 10.0
+    """Seconds between two samples of processor, memory and GPU; 0 takes none."""
+    hang_after: float = 300.0
+    """Seconds without progress after which the stacks of all threads are written; 0 never."""
+    slow_step: float = 5.0
+    """Seconds beyond which a step counts as slow; 0 watches none."""
+    slow_count: int = 5
+    """Slow steps among the last `slow_of` that make the run write its stacks."""
+    slow_of: int = 100
+    """How many of the last steps are looked at."""
+    slow_every: float = 120.0
+    """Seconds between two writings of stacks because of slow steps."""
+    hints_every: int = 50
+    """Updates between two looks of the doctor while training; 0 never."""
+
+    def __post_init__(self) -> None:
+        for name in ("heartbeat_every", "resources_every", "hang_after", "slow_step", "slow_every"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be 0 or more seconds, got {getattr(self, name)}")
+        if not 1 <= self.slow_count <= self.slow_of:
+            raise ValueError(
+                f"slow_count ({self.slow_count}) must be between 1 and slow_of ({self.slow_of})"
+            )
+        if self.hints_every < 0:
+            raise ValueError(f"hints_every must be 0 or more, got {self.hints_every}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """Everything that decides a run's results, and then how it is carried out."""
 
@@ -46,6 +85,14 @@ class TrainConfig:
     """Updates between checkpoints."""
     keep_checkpoints: int = 2
     """How many of the newest checkpoints to keep beside the best one."""
+    best_by: str = ""
+    """Metric whose tail mean names the best checkpoint; by default the world's objective."""
+    accumulate: int = 1
+    """Parts in which a minibatch is learned from, to save memory; the step is the same."""
+    auto_memory: bool = False
+    """When memory runs out, go down a ladder of smaller parts instead of failing."""
+    ops: Operations = Operations()
+    """How the run is watched and recorded."""
 
     def __post_init__(self) -> None:
         if not self.seeds:
@@ -54,7 +101,7 @@ class TrainConfig:
             raise ValueError(f"seeds must differ from each other, got {_listed(self.seeds)}")
         if any(not 0 <= seed < 2**63 for seed in self.seeds):
             raise ValueError(f"seeds must be 0 or more and below 2^63, got {_listed(self.seeds)}")
-        for name in ("threads", "checkpoint_every", "keep_checkpoints"):
+        for name in ("threads", "checkpoint_every", "keep_checkpoints", "accumulate"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.total_steps < self.steps_per_update:
@@ -129,6 +176,10 @@ class _Plain:
     threads: int
     checkpoint_every: int
     keep_checkpoints: int
+    best_by: str
+    accumulate: int
+    auto_memory: bool
+    ops: Operations
 
 
 def preset(world: str, *, scenario: str | None = None, learner: str | None = None) -> TrainConfig:
