@@ -101,8 +101,8 @@ def heuristic(world_config, name, device):
     world.reset(lane_keys([EVALUATION_SEED], lanes=PERIODS, device=device))
     total = 0.0
     for _ in range(world.spec.horizon):
-        for role, action in HEURISTICS[name](world).items():
-            world.act(role, action)
+        for role in world.spec.roles:
+            world.act(role.name, HEURISTICS[name](world, role.name))
         step = world.advance()
         total = total + torch.stack([step.metrics[n] for n in SHOWN], dim=-1)
     return (total / world.spec.horizon).mean(dim=0).cpu()

@@ -12,6 +12,7 @@ from lockstep.core.actions import (
     Categorical,
     Field,
     Observation,
+    Picks,
     Unit,
 )
 from lockstep.core.streams import Streams, lane_keys
@@ -24,6 +25,8 @@ class Toy:
     action: ActionSpec
     n_features: int
     entities: dict[str, Field] = {}
+    of_rows: dict[str, Field] = {}
+    """Features that describe the rows of an entity set."""
 
     def __init__(
         self,
@@ -42,7 +45,7 @@ class Toy:
                 RoleSpec(
                     name="player",
                     agents=agents,
-                    features={"obs": Field(shape=(self.n_features,))},
+                    features={"obs": Field(shape=(self.n_features,)), **self.of_rows},
                     entities=self.entities,
                     action=self.action,
                     discount=0.9,
@@ -54,7 +57,14 @@ class Toy:
                 "state": Field(shape=(agents * self.n_features,)),
             },
             horizon=horizon,
-            metrics=(Metric(name="regret", unit="1", meaning="distance from the best reward"),),
+            metrics=(
+                Metric(
+                    name="regret",
+                    unit="1",
+                    meaning="distance from the best reward",
+                    better="lower",
+                ),
+            ),
             objective="regret",
             truncates=truncates,
             capturable=True,
@@ -164,7 +174,7 @@ class Pool(Toy):
     def candidates(self) -> tuple[Tensor, Tensor]:
         draw = self.streams.draw("candidates")
         rows = draw.uniform(self.agents, self.CANDIDATES, self.FEATURES)
-        count = 8 + draw.integers(43, self.agents)
+        count = 8 + draw.integers(self.CANDIDATES - 7, self.agents)
         legal = torch.arange(self.CANDIDATES, device=self.device) < count.unsqueeze(-1)
         return rows * legal.unsqueeze(-1), legal
 
@@ -189,6 +199,72 @@ class Pool(Toy):
         best = torch.where(legal, worth, -torch.inf).amax(dim=-1)
         got = worth.gather(-1, self.chosen["pick"].unsqueeze(-1)).squeeze(-1)
         return (got - mean) / (best - mean)
+
+
+class OneStep(Pool):
+    """The same in episodes of one step, where what a candidate is worth depends on the context."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**({"horizon": 1} | settings))
+
+    def worth(self) -> tuple[Tensor, Tensor]:
+        rows, legal = self.candidates()
+        taste = self.seen.unsqueeze(-2)  # [L, A, 1, 2]
+        return rows[..., 0] * taste[..., 0] - rows[..., 1] * taste[..., 1] + rows[..., 2], legal
+
+
+class Turn(Toy):
+    """Pick up to three rows of twelve that share no resource; each costs 1 of a budget of 1 to 3.
+
+    The best turn takes the best row of each resource, in falling order, while rows are worth
+    something and the budget lasts.
+    """
+
+    ROWS, RESOURCES = 12, 5
+    action = {"pick": Picks(max=3, over="row", width=ROWS)}
+    n_features = 1
+    entities = {"row": Field(shape=(ROWS, 3))}
+    of_rows = {
+        "row/resource": Field(shape=(ROWS, 1), dtype=torch.int64),
+        "row/cost": Field(shape=(ROWS,)),
+        "row/budget": Field(shape=()),
+    }
+
+    def rows(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Features, legal entries, resources and budget."""
+        draw = self.streams.draw("rows")
+        rows = draw.uniform(self.agents, self.ROWS, 3)
+        exists = draw.uniform(self.agents, self.ROWS) < 0.8
+        resource = draw.integers(self.RESOURCES, self.agents, self.ROWS, 1)
+        budget = 1.0 + draw.integers(3, self.agents)
+        rows = rows * exists.unsqueeze(-1)
+        return rows, torch.nn.functional.pad(exists, (1, 0), value=True), resource, budget
+
+    def observe(self, role: str) -> Observation:
+        plain = super().observe(role)
+        rows, legal, resource, budget = self.rows()
+        of_rows = {
+            "row/resource": resource,
+            "row/cost": torch.ones_like(rows[..., 0]),
+            "row/budget": budget,
+        }
+        return Observation(
+            features={**plain.features, **of_rows},
+            acts=plain.acts,
+            entities={"row": rows},
+            legal={"pick": legal},
+        )
+
+    def reward(self) -> Tensor:
+        """What the picks are worth beside the best turn; 0 is best."""
+        rows, legal, resource, budget = self.rows()
+        worth = (rows[..., 0] - rows[..., 1]) * legal[..., 1:]
+        per_resource = torch.zeros(self.lanes, self.agents, self.RESOURCES, device=self.device)
+        per_resource = per_resource.scatter_reduce(-1, resource.squeeze(-1), worth, "amax")
+        best = per_resource.sort(dim=-1, descending=True).values[..., :3]
+        affordable = torch.arange(3, device=self.device) < budget.unsqueeze(-1)
+        got = torch.nn.functional.pad(worth, (1, 0)).gather(-1, self.chosen["pick"]).sum(dim=-1)
+        return got - (best * affordable).sum(dim=-1)
 
 
 class Recall(Toy):

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from lockstep.collect.synchronous import Collector
-from lockstep.core.actions import Observation, Unit
+from lockstep.core.actions import Observation, Picks, Unit
 from lockstep.core.learner import Decision, Learner
+from lockstep.core.picks import PickSet
 from lockstep.core.rollout import Rollout
 from lockstep.core.streams import Streams, lane_keys
 from lockstep.core.world import World
@@ -20,7 +21,7 @@ from lockstep.learners.config import LEARNERS, LearnerConfig, PPOConfig
 from lockstep.run.checkpoint import state_digest
 from lockstep.worlds import registry as worlds
 from lockstep.worlds.uav_mec.config import SCENARIOS
-from tests.toys import Masked, Pool
+from tests.toys import Masked, Pool, Turn
 
 LANES, STEPS = 4, 6
 
@@ -28,6 +29,7 @@ WORLDS: dict[str, Callable[..., World]] = {
     "uav-mec": partial(worlds.build, replace(SCENARIOS["demo"], n_users=6, n_uavs=2, n_slots=4)),
     "Masked": partial(Masked, agents=2, horizon=4),
     "Pool": partial(Pool, truncates=True),
+    "Turn": partial(Turn, agents=2, horizon=4),
 }
 
 
@@ -128,10 +130,13 @@ def test_decisions_fit_the_spec_and_are_finite(start: Start, deterministic: bool
                 assert chosen.shape == (*lead, part.n)
                 assert torch.isfinite(chosen).all()
                 continue
-            assert chosen.shape == lead
+            assert chosen.shape == (*lead, *part.field.shape)
             assert chosen.dtype == torch.int64
-            legal = case.see(role.name).legal[name]
-            assert legal.gather(-1, chosen.unsqueeze(-1)).all()
+            seen = case.see(role.name)
+            if isinstance(part, Picks):
+                assert PickSet.of(part, seen.legal[name], seen.features).supports(chosen).all()
+            else:
+                assert seen.legal[name].gather(-1, chosen.unsqueeze(-1)).all()
         for number in (decision.log_prob, decision.entropy):
             assert number.shape == lead
             assert torch.isfinite(number).all()

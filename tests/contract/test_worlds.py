@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from lockstep.core.actions import Action, Candidates, Categorical, Field, Unit
+from lockstep.core.actions import Action, Field, Picks, Unit
 from lockstep.core.streams import Streams, lane_keys
 from lockstep.core.world import Step, World
 from lockstep.learners.config import RandomizedConfig
 from lockstep.learners.randomized import Randomized
 from lockstep.worlds import registry
-from tests.toys import Masked, Match, Pool, Recall
+from tests.toys import Masked, Match, Pool, Recall, Turn
 
 LANES = 3
 PAST_A_RESET = 2  # steps played beyond the end of the first episode
@@ -49,7 +49,7 @@ def _variants() -> dict[str, Make]:
 def _toys() -> dict[str, Make]:
     return {
         f"{toy.__name__}:{'cut' if cut else 'dies'}": partial(toy, agents=2, truncates=cut)
-        for toy in (Match, Masked, Pool, Recall)
+        for toy in (Match, Masked, Pool, Recall, Turn)
         for cut in (False, True)
     }
 
@@ -140,6 +140,7 @@ def test_the_spec_agrees_with_itself(make: Make) -> None:
     names = [metric.name for metric in spec.metrics]
     assert len(set(names)) == len(names)
     assert spec.objective in names
+    assert spec.metric(spec.objective).better in ("lower", "higher")
     assert all(metric.unit and metric.meaning for metric in spec.metrics)
     for role in spec.roles:
         assert role.action
@@ -170,16 +171,14 @@ def test_observations_have_the_shapes_and_types_of_the_spec(make: Make) -> None:
         ):
             assert given.keys() == fields.keys()
             assert all(fits(x, fields[name], *lead) for name, x in given.items())
-        masked = {
-            name: part
-            for name, part in spec.action.items()
-            if isinstance(part, Categorical | Candidates) and part.masked
-        }
+        masked = {name: part for name, part in spec.action.items() if part.masked}
         assert observation.legal.keys() == masked.keys()
         for name, part in masked.items():
             assert observation.legal[name].shape == (*lead, part.n)
             assert observation.legal[name].dtype == torch.bool
             assert observation.legal[name].any(dim=-1).all(), "no legal choice"
+            if isinstance(part, Picks):
+                assert observation.legal[name][..., 0].all(), "stopping is not allowed"
         return observation
 
     world.observe = observing  # type: ignore[method-assign]
@@ -357,7 +356,7 @@ def test_numbers_beyond_the_unit_interval_count_as_its_edge(make: Make) -> None:
             role.name: {
                 name: beyond.streams.draw(f"{role.name}/{name}").normal(role.agents, part.n) * 2
                 if isinstance(part, Unit)
-                else torch.zeros(LANES, role.agents, dtype=torch.int64)
+                else torch.zeros(LANES, role.agents, *part.field.shape, dtype=torch.int64)
                 for name, part in role.action.items()
             }
             for role in spec.roles

@@ -1,5 +1,6 @@
 """Collection in step: the world waits for the learner's decisions and the learner for the world."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,6 +11,14 @@ from lockstep.core.programs import Captured
 from lockstep.core.rollout import Rollout
 from lockstep.core.streams import Streams
 from lockstep.core.world import CriticInput, Views, World
+
+Tell = Callable[[str], None]
+"""Told what begins: "env" (the world), "act" or "value" (the learner); and "step" at a step's end.
+"""
+
+
+def _untold(what: str) -> None:
+    """Nobody listens."""
 
 
 class Collector:
@@ -24,22 +33,31 @@ class Collector:
         self.world, self.learner, self.streams = world, learner, streams
         self.memory = {role.name: learner.memory(role.name) for role in world.spec.roles}
         self.starts = torch.ones(world.lanes, dtype=torch.bool, device=world.device)
-        self._fill = Captured(self._write) if graphs else self._write
+        self._captured = Captured(self._write) if graphs else None
 
-    def collect(self, rollout: Rollout) -> None:
-        """Fills every row of `rollout`, values included."""
-        self._fill(rollout)
+    def collect(self, rollout: Rollout, tell: Tell | None = None) -> None:
+        """Fills every row of `rollout`, values included.
+
+        `tell` hears of every change between world and learner, except where the whole rollout is
+        one CUDA graph, inside of which nobody can be told anything.
+        """
+        if self._captured is not None:
+            self._captured(rollout)
+        else:
+            self._write(rollout, tell or _untold)
 
     @torch.no_grad()
-    def _write(self, rollout: Rollout) -> None:
+    def _write(self, rollout: Rollout, tell: Tell = _untold) -> None:
+        tell("env")
         rollout.reset()
         for name, stored in rollout.memory.items():
             stored.copy_(self.memory[name])
         for _ in range(rollout.steps):
-            self._step(rollout)
+            self._step(rollout, tell)
+        tell("value")
         self._value(rollout)
 
-    def _step(self, rollout: Rollout) -> None:
+    def _step(self, rollout: Rollout, tell: Tell) -> None:
         t = rollout.next_row()
         rollout.clock[t].copy_(self.streams.step)
         rollout.version[t].copy_(self.learner.version)
@@ -48,7 +66,7 @@ class Collector:
             # A baseline may not depend on the action it judges, so the critic looks first.
             self._look(rollout.critic, t, before=phase)
             for role in phase:
-                self._decide(rollout, t, role)
+                self._decide(rollout, t, role, tell)
 
         step = self.world.advance()
         self.streams.tick()
@@ -63,6 +81,7 @@ class Collector:
             for name, kept in view.items():
                 write(kept[t], step.final[name], f"final {name}")
         self.starts.copy_(step.terminated | step.truncated)
+        tell("step")
 
     def _look(self, critic: Views, t: int, before: tuple[str, ...]) -> None:
         """Stores what the critic may see as the phase of the roles in `before` begins."""
@@ -77,18 +96,20 @@ class Collector:
     def _state(self, view: str) -> CriticInput:
         return self.world.state(self.world.spec.roles[0].name if view == "all" else view)
 
-    def _decide(self, rollout: Rollout, t: int, role: str) -> None:
+    def _decide(self, rollout: Rollout, t: int, role: str, tell: Tell) -> None:
         rows = rollout.roles[role]
         rows.obs.write(self.world.observe(role), t)
         # Policy and world read the stored row: what is acted on is what will be trained on.
         obs = rows.obs.map(lambda x: x[t])
         rows.fingerprint[t].copy_(obs.fingerprint())
+        tell("act")
         decision = self.learner.act(role, obs, self.memory[role], self.starts, self.streams)
         for name, stored in rows.action.items():
             write(stored[t], decision.action[name], f"action {name}")
         write(rows.log_prob[t], decision.log_prob, "log_prob")
         write(rows.entropy[t], decision.entropy, "entropy")
         write(self.memory[role], decision.memory, "memory")
+        tell("env")
         self.world.act(role, {name: stored[t] for name, stored in rows.action.items()})
 
     def _value(self, rollout: Rollout) -> None:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 Action: TypeAlias = dict[str, Tensor]
-"""One decision per agent: part name to `[L, A, n]` (Unit) or `[L, A]` integers (discrete)."""
+"""One decision per agent: part name to `[L, A, n]` numbers (Unit), `[L, A]` integers (a choice) or
+`[L, A, k]` integers (Picks)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +82,8 @@ class Candidates:
     max: int
     over: str
     extra: tuple[str, ...] = ()
+    ids: int = 0
+    """How many global ids the world's `<over>/id` counts from 0, for heads by identity; 0: none."""
     masked: ClassVar[bool] = True
     dims: ClassVar[int] = 1
     field: ClassVar[Field] = Field(shape=(), dtype=torch.int64)
@@ -96,7 +99,64 @@ class Candidates:
         return Rows(over=self.over, extra=self.extra, context=True)
 
 
-Part: TypeAlias = Unit | Categorical | Candidates
+@dataclass(frozen=True, kw_only=True)
+class Picks:
+    """Up to `max` picks in one turn, in order, among the rows of entity set `over`, or stop.
+
+    The choice set has `len(extra) + width` entries: the named `extra` first, of which entry 0 is
+    always the stop and always legal, then the padded rows. A decision is stored as int64
+    `[..., max]`: entries in the order picked; after a stop all are 0. No entry is picked twice.
+
+    What a pick rules out comes from features of the observation that describe the rows of `over`:
+
+    - `<over>/resource`, int64 `[L, A, width, R]`: ids of what a row occupies, -1 for none. Rows
+      that share an id cannot both be picked.
+    - `<over>/cost`, float32 `[L, A, width]`, together with `<over>/budget`, float32 `[L, A]`: a row
+      can be picked while its cost is no more than what earlier picks left of the budget, which is
+      reduced in float32 and in the order of the picks.
+    - `<over>/id`, int64 `[L, A, width]`, -1 in padded rows: read by heads over global ids alone.
+
+    Each is optional (cost and budget only together). They are stored and fingerprinted like every
+    feature, and are no input of the policy's encoder (`RoleSpec.encoded`).
+    """
+
+    max: int
+    over: str
+    width: int
+    extra: tuple[str, ...] = ("stop",)
+    ids: int = 0
+    """How many global ids the world's `<over>/id` counts from 0, for heads by identity; 0: none."""
+    masked: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        for name in ("max", "width"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} of Picks must be at least 1, got {getattr(self, name)}")
+        if self.extra[:1] != ("stop",):
+            raise ValueError(f"extra of Picks must begin with 'stop', got {self.extra}")
+
+    @property
+    def n(self) -> int:
+        """Width of the padded choice set."""
+        return self.rows.size(self.width)
+
+    @property
+    def rows(self) -> Rows:
+        """Candidates are scored row by row, whatever their order and number."""
+        return Rows(over=self.over, extra=self.extra, context=True)
+
+    @property
+    def dims(self) -> int:
+        """Picks of one turn, for tolerances and per-dimension entropy."""
+        return self.max
+
+    @property
+    def field(self) -> Field:
+        """How one decision is stored."""
+        return Field(shape=(self.max,), dtype=torch.int64)
+
+
+Part: TypeAlias = Unit | Categorical | Candidates | Picks
 ActionSpec: TypeAlias = Mapping[str, Part]
 
 
@@ -133,18 +193,31 @@ class Observation:
         return named | {"acts": self.acts}
 
     def write(self, source: "Observation", index: int) -> None:
-        """Writes `source` into row `index` of this stored observation."""
-        fresh = source.tensors()
-        for name, stored in self.tensors().items():
-            if name not in fresh:
-                raise ValueError(f"the observation must have {name}, got {', '.join(fresh)}")
-            write(stored[index], fresh[name], name)
+        """Writes `source` into row `index` of this stored observation; names must agree."""
+        stored, fresh = self.tensors(), source.tensors()
+        if stored.keys() != fresh.keys():
+            raise ValueError(_difference(stored, fresh))
+        for name, x in stored.items():
+            write(x[index], fresh[name], name)
 
     def fingerprint(self) -> Tensor:
         """A 64-bit checksum of each agent's row, `[L, A]`: equal rows give equal sums anywhere."""
         lead = self.acts.ndim
         sums = [_checksum(x, lead, name) for name, x in self.tensors().items()]
         return torch.stack(sums).sum(dim=0)
+
+
+def _difference(declared: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:
+    """What an observation has too much or too little of, and what to do about it."""
+    surplus = [name for name in given if name not in declared]
+    if surplus:
+        # A mask that is dropped would be missed by nobody: sampling and learning agree without it.
+        return (
+            f"the observation has {', '.join(surplus)}, which the role's spec does not declare; "
+            "name features and entities there, and set masked=True on a part with a choice set"
+        )
+    lacking = [name for name in declared if name not in given]
+    return f"the observation lacks {', '.join(lacking)}, which the spec declares for the role"
 
 
 def write(stored: Tensor, fresh: Tensor, name: str) -> None:

@@ -7,6 +7,7 @@ parameters are upcast. A sample is data: no gradient flows through it.
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -50,12 +51,26 @@ class Distribution(Protocol):
         """Divergence KL(self || other) in nats: `[...]`."""
 
 
+@runtime_checkable
+class Discrete(Distribution, Protocol):
+    """A choice among alternatives that can be counted."""
+
+    def choices(self) -> Tensor:
+        """How many alternatives there are, for several picks at the first: `[...]`."""
+
+    def entropy_share(self) -> Tensor:
+        """Entropy as a share of its maximum, for several picks that of the first: `[...]`."""
+
+    def most_entropy(self, x: Tensor) -> Tensor:
+        """The entropy that uniform choices from the sets visited by x would have: `[...]`."""
+
+
 class Beta:
     """Independent Beta numbers in (0, 1), for parameters of at least 1 (so unimodal)."""
 
     def __init__(self, alpha: Params, beta: Params) -> None:
-        self.alpha = _at_least_float32(alpha)
-        self.beta = _at_least_float32(beta)
+        self.alpha = at_least_float32(alpha)
+        self.beta = at_least_float32(beta)
 
     def sample(self, draw: Draw) -> Params:
         """Numbers in [1e-6, 1 - 1e-6]."""
@@ -96,8 +111,8 @@ class _Normal:
     """Independent normal numbers; `log_std` may be any shape that broadcasts to `mean`."""
 
     def __init__(self, mean: Params, log_std: Float[Tensor, "..."]) -> None:
-        self.mean = _at_least_float32(mean)
-        self.log_std = _at_least_float32(log_std).expand_as(self.mean)
+        self.mean = at_least_float32(mean)
+        self.log_std = at_least_float32(log_std).expand_as(self.mean)
 
     def _sample(self, draw: Draw) -> Tensor:
         noise = draw.normal(*self.mean.shape[1:])
@@ -165,6 +180,19 @@ class SigmoidGaussian(_Normal):
         return self.log_prob(x), self.entropy()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Exploration:
+    """Deliberate chance in discrete choices, inside the law that is sampled and replayed."""
+
+    temperature: float = 1.0
+    """Scores are divided by it: above 1 flatter, below 1 sharper."""
+    epsilon: float = 0.0
+    """Share of a uniform choice among the legal ones that is mixed in."""
+
+
+AS_IT_IS = Exploration()
+
+
 class Categorical:
     """One choice among the legal ones; every row has at least one.
 
@@ -172,13 +200,24 @@ class Categorical:
     """
 
     def __init__(
-        self, logits: Float[Tensor, "*batch C"], legal: Bool[Tensor, "*batch C"] | None = None
+        self,
+        logits: Float[Tensor, "*batch C"],
+        legal: Bool[Tensor, "*batch C"] | None = None,
+        explore: Exploration = AS_IT_IS,
     ) -> None:
-        logits = _at_least_float32(logits)
+        logits = at_least_float32(logits)
+        if explore.temperature != 1.0:
+            logits = logits / explore.temperature
         self._legal = torch.ones_like(logits, dtype=torch.bool) if legal is None else legal
         if legal is not None:
             logits = logits.masked_fill(~legal, -math.inf)
         self.log_p = functional.log_softmax(logits, dim=-1)  # [*batch, C]
+        if explore.epsilon > 0.0:
+            uniform = math.log(explore.epsilon) - self.choices().to(logits.dtype).log()
+            mixed = torch.logaddexp(
+                self.log_p + math.log1p(-explore.epsilon), uniform.unsqueeze(-1)
+            )
+            self.log_p = mixed.masked_fill(~self._legal, -math.inf)
 
     def sample(self, draw: Draw) -> Int64[Tensor, "*batch"]:
         """The maximum of log-probabilities plus Gumbel noise: an illegal -inf can never win."""
@@ -202,9 +241,17 @@ class Categorical:
 
         Where only one choice is legal the share is undefined; it is 0 there.
         """
-        n_legal = self._legal.sum(dim=-1)
+        n_legal = self.choices()
         share = self.entropy() / n_legal.clamp(min=2).to(self.log_p.dtype).log()
         return torch.where(n_legal > 1, share, 0.0)
+
+    def choices(self) -> Int64[Tensor, "*batch"]:
+        """How many choices are legal."""
+        return self._legal.sum(dim=-1)
+
+    def most_entropy(self, x: Int64[Tensor, "*batch"]) -> PerRow:  # noqa: ARG002 - as of picks
+        """The entropy of a uniform choice, whatever was chosen."""
+        return self.choices().to(self.log_p.dtype).log()
 
     def log_prob_and_entropy(self, x: Int64[Tensor, "*batch"]) -> tuple[PerRow, PerRow]:
         """The two, one after the other."""
@@ -246,6 +293,11 @@ class Joint:
         both = [part.log_prob_and_entropy(action[name]) for name, part in self.parts.items()]
         return _total([log_prob for log_prob, _ in both]), _total([entropy for _, entropy in both])
 
+    def most_entropy(self, action: Action) -> PerRow:
+        """What the discrete parts' entropy would be if each set were chosen from uniformly."""
+        discrete = {name: part for name, part in self.parts.items() if isinstance(part, Discrete)}
+        return _total([part.most_entropy(action[name]) for name, part in discrete.items()])
+
     def kl(self, other: "Joint") -> PerRow:
         """Divergence KL(self || other) of the whole action."""
         return _total([part.kl(other.parts[name]) for name, part in self.parts.items()])
@@ -255,7 +307,8 @@ def _total(terms: list[Tensor]) -> Tensor:
     return torch.stack(terms).sum(dim=0)
 
 
-def _at_least_float32(x: Tensor) -> Tensor:
+def at_least_float32(x: Tensor) -> Tensor:
+    """Half-precision numbers as float32; others as they are."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 

@@ -7,12 +7,14 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 import torch
 from torch import Tensor
 
-from lockstep.core.actions import Action, ActionSpec, Field, Observation
+from lockstep.core.actions import Action, ActionSpec, Candidates, Field, Observation, Picks
 
 CriticInput: TypeAlias = dict[str, Tensor]
 """Name to `[L, ...]`: what the critic may look at."""
 Views: TypeAlias = dict[str, CriticInput]
 """View (see WorldSpec.views) to what the critic may look at there."""
+Over: TypeAlias = Literal["mean", "last", "max", "min", "sum"]
+"""How the steps of an episode become one number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,39 @@ class RoleSpec:
             size = part.rows.size(self.entities[part.rows.over].shape[0])
             if size != part.n:
                 raise ValueError(f"action part {name} must have {size} entries, got {part.n}")
+            if isinstance(part, Candidates | Picks):
+                self._check_rows(part)
+
+    def _check_rows(self, part: Candidates | Picks) -> None:
+        """Features that describe candidate rows have the shapes and types their readers expect."""
+        over, C = part.over, self.entities[part.over].shape[0]
+        resource = self.features.get(f"{over}/resource", Field(shape=()))
+        fields = {
+            f"{over}/id": Field(shape=(C,), dtype=torch.int64),
+            f"{over}/resource": Field(shape=(C, *(resource.shape[1:2] or (1,))), dtype=torch.int64),
+            f"{over}/cost": Field(shape=(C,)),
+            f"{over}/budget": Field(shape=()),
+        }
+        for name, wanted in fields.items():
+            given = self.features.get(name, wanted)
+            if given != wanted:
+                raise ValueError(
+                    f"feature {name} of role {self.name} must be {wanted.dtype} of shape "
+                    f"{wanted.shape}, got {given.dtype} of shape {given.shape}"
+                )
+        if (f"{over}/cost" in self.features) != (f"{over}/budget" in self.features):
+            raise ValueError(
+                f"features {over}/cost and {over}/budget of role {self.name} must come together"
+            )
+
+    @property
+    def encoded(self) -> tuple[str, ...]:
+        """The features a policy encodes: all but those named `<entity set>/...`.
+
+        Those describe rows of the set (resources, costs, ids): data of the choice, not of the
+        agent.
+        """
+        return tuple(name for name in self.features if name.split("/")[0] not in self.entities)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +82,10 @@ class Metric:
     name: str
     unit: str
     meaning: str
+    better: Literal["lower", "higher", "none"] = "none"
+    """Which way is better; the objective must say."""
+    over: Over = "mean"
+    """What the metric is of a lane's whole episode, given its numbers at each step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +99,7 @@ class WorldSpec:
     horizon: int
     metrics: tuple[Metric, ...]
     objective: str
-    """The metric by which members are compared; smaller is better."""
+    """The metric by which members are compared; its `better` says which way."""
     critic_at: Literal["step", "phase"] = "step"
     every_step: bool = True
     """Whether each agent decides at each step and a step lasts one unit of world time."""
@@ -75,6 +114,11 @@ class WorldSpec:
             raise ValueError(f"phases must name each of {names} once, got {acting}")
         if self.objective not in {metric.name for metric in self.metrics}:
             raise ValueError(f"objective must be one of the metrics, got {self.objective!r}")
+        if self.metric(self.objective).better == "none":
+            raise ValueError(
+                f"the objective {self.objective} must say which way is better: set "
+                "better='lower' or better='higher' in its Metric"
+            )
 
     @property
     def views(self) -> tuple[str, ...]:
@@ -86,6 +130,18 @@ class WorldSpec:
     def role(self, name: str) -> RoleSpec:
         """The role called `name`."""
         return next(role for role in self.roles if role.name == name)
+
+    def metric(self, name: str) -> Metric:
+        """The metric called `name`."""
+        return next(metric for metric in self.metrics if metric.name == name)
+
+    @property
+    def objective_sign(self) -> int:
+        """1 where a smaller objective is better, -1 where a larger is.
+
+        Times the objective it gives a number whose least is best.
+        """
+        return -1 if self.metric(self.objective).better == "higher" else 1
 
 
 @dataclass(frozen=True, kw_only=True)

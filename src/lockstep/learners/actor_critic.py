@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.core.actions import Observation, write
-from lockstep.core.distributions import Joint
+from lockstep.core.distributions import Exploration, Joint
 from lockstep.core.learner import Decision
 from lockstep.core.programs import compiled
 from lockstep.core.rollout import Rollout, allocate
@@ -21,6 +21,7 @@ from lockstep.learners.config import PPOConfig
 from lockstep.nets.critics import AttentionCritic, StateCritic
 from lockstep.nets.packing import Adam, Pack
 from lockstep.nets.policy import Parameters, Policy, joint
+from lockstep.nets.rows import Scoring
 
 CRITIC = "critic"
 
@@ -69,6 +70,11 @@ class ActorCritic:
             hidden=config.hidden,
             scorer=config.actor == "scorer",
             memory=config.memory == "gru",
+            scoring=Scoring(
+                candidates=config.candidate_head,
+                set_context=config.set_context,
+                ragged=self.device.type == "cpu",  # faster there, and graphs cannot have it
+            ),
         )
 
     def _build_critic(self) -> AttentionCritic | StateCritic:
@@ -154,11 +160,39 @@ class ActorCritic:
     ) -> tuple[Parameters, Tensor]:
         """Distribution parameters for `[P, T, N, A, ...]`; acting, audit and loss all come here."""
         with self._precision():
-            params, memory = self.policies[role](obs.features, obs.entities, memory, starts)
+            params, memory = self.policies[role](
+                obs.features, obs.entities, obs.legal, memory, starts
+            )
         return params, memory
 
     def _joint(self, role: str, params: Parameters, obs: Observation) -> Joint:
-        return joint(self.spec.role(role), params, obs, self.config.unit_head)
+        config = self.config
+        explore = Exploration(temperature=config.temperature, epsilon=config.epsilon)
+        return joint(self.spec.role(role), params, obs, config.unit_head, explore)
+
+    def _blank(self, most: int) -> dict[str, Observation]:
+        """For each role observations `[P, 1, n, 1, ...]` of nothing, `most` or a rollout's rows."""
+        one = allocate(self.spec, steps=1, lanes=1, device=self.device, critic=(), dtype=self.dtype)
+        samples = self.config.steps * self.config.lanes
+
+        def rows(x: Tensor, n: int) -> Tensor:
+            flag = x.dtype == torch.bool  # every row decides and every choice is legal
+            return x.new_full((self.members, 1, n, 1, *x.shape[3:]), flag)
+
+        return {
+            role.name: one.roles[role.name].obs.map(
+                partial(rows, n=min(most, samples * role.agents))
+            )
+            for role in self.spec.roles
+        }
+
+    def _afresh(self, role: str, obs: Observation) -> Parameters:
+        """Distribution parameters for `[P, 1, n, 1, ...]` of agents that remember nothing."""
+        policy: Policy = self.policies[role].module  # type: ignore[assignment]
+        P, _, n, A = obs.acts.shape
+        memory = torch.zeros(P, n, A, policy.memory_size, dtype=self.dtype, device=self.device)
+        starts = torch.ones(P, 1, n, dtype=torch.bool, device=self.device)
+        return self._parameters(role, obs, memory, starts)[0]
 
     @torch.no_grad()
     def value(self, state: Views) -> dict[str, Tensor]:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lockstep.core.actions import Unit, action_dims
-from lockstep.core.rollout import Rollout
+from lockstep.core.actions import Part, Picks, Unit, action_dims
+from lockstep.core.picks import PickSet
+from lockstep.core.rollout import RoleRows, Rollout
 from lockstep.core.world import RoleSpec, WorldSpec
 from lockstep.errors import AuditFailure
 
@@ -122,6 +123,11 @@ def _outside_support(role: RoleSpec, rollout: Rollout) -> Tensor:
         if isinstance(part, Unit):
             outside = outside | ~torch.isfinite(chosen).all()
             continue
+        if isinstance(part, Picks):
+            options = PickSet.of(part, rows.obs.legal[name], rows.obs.features)
+            outside = outside | ~options.legal[..., 0].all()  # stopping is always allowed
+            outside = outside | (~options.supports(chosen) & rows.obs.acts).any()
+            continue
         outside = outside | (chosen < 0).any() | (chosen >= part.n).any()
         if name in rows.obs.legal:
             outside = outside | ~rows.obs.legal[name].any(dim=-1).all()
@@ -170,8 +176,7 @@ def _worst_row(
         "value": (rows.value, replayed.value),
     }[what]
     choices = [
-        f"{name}: index {int(rows.action[name][t, lane, agent])} of "
-        f"K={int(rows.obs.legal[name][t, lane, agent].sum()) if part.masked else part.n}"
+        _chosen(name, part, rows, (t, lane, agent))
         for name, part in role.action.items()
         if not isinstance(part, Unit)
     ]
@@ -183,6 +188,18 @@ def _worst_row(
         f"{'CHANGED' if changed.any() else 'unchanged'} since they were acted on. "
         f"{_hint(broken)}"
     )
+
+
+def _chosen(name: str, part: Part, rows: RoleRows, at: tuple[int, int, int]) -> str:
+    """What was chosen in one row, and among how many."""
+    chosen, count = rows.action[name][at].tolist(), part.n
+    if isinstance(part, Picks):
+        options = PickSet.of(part, rows.obs.legal[name], rows.obs.features)
+        count = int(options.first().entries[at].sum())
+        return f"{name}: indices {chosen} of K={count} before the first pick"
+    if part.masked:
+        count = int(rows.obs.legal[name][at].sum())
+    return f"{name}: index {chosen} of K={count}"
 
 
 _HINTS = {

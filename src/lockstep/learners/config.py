@@ -16,6 +16,10 @@ class PPOConfig:
     """Attention across all agents' observations, or an MLP on the global state vector."""
     actor: Literal["scorer", "mlp"] = "scorer"
     """Score entity rows with shared weights where the world offers them, or a plain MLP."""
+    candidate_head: Literal["scorer", "positional", "identity"] = "scorer"
+    """Score candidates by their features; by position or global id only as baselines."""
+    set_context: Literal["none", "pooled", "attention"] = "none"
+    """What a row's score knows of the other rows: nothing, their mean and maximum, or attention."""
     memory: Literal["none", "gru"] = "none"
     """Whether policies remember: a gated recurrent cell after the encoder."""
     hidden: int = 128
@@ -42,14 +46,18 @@ class PPOConfig:
     """The surrogate is flat once the probability ratio leaves 1 +- this."""
     entropy_weight: float = 0.01
     """Weight of the entropy bonus."""
-    entropy_per: Literal["dimension", "sum"] = "dimension"
-    """Whether the bonus is the mean over action dimensions or their sum."""
+    entropy_per: Literal["dimension", "sum", "choices"] = "dimension"
+    """The bonus: mean over action dimensions, their sum, or as a share of ln(legal choices)."""
+    temperature: float = 1.0
+    """Divides the scores of discrete choices, in acting and in learning alike."""
+    epsilon: float = 0.0
+    """Share of uniform chance mixed into discrete choices, in acting and in learning alike."""
     max_grad_norm: float = 10.0
     """Gradient norm limit of each network, for each member by itself."""
     value_clip: float | None = None
     """Limit of the value's move in one update; sensible only with normalised rewards."""
-    reward_norm: Literal["none", "running"] = "none"
-    """Standardise rewards by running statistics of each role before they are learned from."""
+    reward_norm: Literal["none", "running", "scale"] = "none"
+    """Standardise each role's rewards by running statistics, or only divide by their deviation."""
     kl_stop_minibatch: float | None = None
     """A member sits out the rest of the epoch once a minibatch shows more KL (k3) than this."""
     kl_stop_update: float | None = None
@@ -74,9 +82,16 @@ class PPOConfig:
             )
         if self.hidden % self.heads:
             raise ValueError(f"heads ({self.heads}) must divide hidden ({self.hidden})")
-        for name in ("lr_actor", "lr_critic", "clip_ratio", "max_grad_norm"):
+        for name in ("lr_actor", "lr_critic", "clip_ratio", "max_grad_norm", "temperature"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        if not 0 <= self.epsilon < 1:
+            raise ValueError(f"epsilon must be at least 0 and below 1, got {self.epsilon}")
+        if self.actor == "mlp" and (self.candidate_head, self.set_context) != ("scorer", "none"):
+            raise ValueError(
+                "candidate_head and set_context need actor 'scorer', got actor 'mlp', which scores "
+                "by position; leave them at 'scorer' and 'none'"
+            )
 
     def decay(self, role: str) -> float:
         """The trace decay of one role."""

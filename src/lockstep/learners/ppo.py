@@ -1,39 +1,45 @@
 """Proximal policy optimisation for a pack of members; with several roles it is MAPPO."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lockstep.core.actions import action_dims
+from lockstep.core.distributions import Joint
 from lockstep.core.learner import UpdateStats
 from lockstep.core.programs import Captured
 from lockstep.core.returns import gae
 from lockstep.core.rollout import Rollout
 from lockstep.core.world import WorldSpec
-from lockstep.learners.actor_critic import ActorCritic, sliced
+from lockstep.learners import health
+from lockstep.learners.actor_critic import CRITIC, ActorCritic, sliced
 from lockstep.learners.audit import Replayed, audit, fetch
-from lockstep.learners.batch import Batch, RoleBatch, make_batch, weighted_mean
+from lockstep.learners.batch import Batch, RoleBatch, make_batch, members_first
 from lockstep.learners.config import PPOConfig
+from lockstep.learners.health import Seen, Stats, Tally
+from lockstep.learners.loss import critic_loss, entropy_bonus, policy_loss
 from lockstep.learners.normalise import RunningReward
+from lockstep.learners.probe import ROWS, Probe
 from lockstep.nets.packing import clip_by_norm
-
-Stats = dict[str, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Forward:
-    """One pass over a minibatch, before its gradients."""
+    """One pass over a minibatch or a part of it, before its gradients."""
 
     loss: Tensor  # []
-    stats: Stats  # [P] each
-    replayed: Replayed
+    seen: Seen
+    rebuilt: Replayed  # [P, T, N, A]
 
 
 class PPO(ActorCritic):
-    """P members, each with its own weights, optimizer state and statistics."""
+    """P members, each with its own weights, optimizer state and statistics.
+
+    A minibatch is learned from in `accumulate` parts of its lanes, whose gradients are summed: the
+    step is the same but for rounding, and takes less memory.
+    """
 
     def __init__(
         self,
@@ -45,13 +51,21 @@ class PPO(ActorCritic):
         dtype: torch.dtype = torch.float32,
         compile: bool = False,
         graphs: bool = False,
+        accumulate: int = 1,
     ) -> None:
+        _check_parts(config, accumulate)
         super().__init__(config, spec, seeds=seeds, device=device, dtype=dtype, compile=compile)
-        self.rewards = {role.name: RunningReward(self.members, device) for role in spec.roles}
+        self.accumulate = accumulate
+        centre = config.reward_norm == "running"
+        self.rewards = {
+            role.name: RunningReward(self.members, device, centre=centre) for role in spec.roles
+        }
+        self.probe = Probe(self._blank(ROWS), self._afresh, self._joint)
+        self._updates = 0  # the version, as the host knows it without asking the device
         # Where one minibatch is the whole batch, its forward pass is the audit's replay, which
         # saves 5 % of an update on one CPU thread. A graph cannot be left half-way for a check.
         self._audits_first_pass = (
-            config.minibatches == 1 and config.precision == "fp32" and not graphs
+            config.minibatches * accumulate == 1 and config.precision == "fp32" and not graphs
         )
         if graphs:
             captured: dict[str, Any] = {
@@ -67,32 +81,33 @@ class PPO(ActorCritic):
                 "collect first"
             )
         batch = self._batch(rollout)
-        stats: Stats = {
-            f"train/{name}/explained_variance": explained_variance(role)
-            for name, role in batch.roles.items()
-        }
+        stats = dict(batch.stats)
         first: Forward | None = None
         if self.config.audit or self.config.precision != "fp32":
             if self._audits_first_pass:
-                first = self._loss(batch)
-                replayed = first.replayed
+                first = self._loss(batch, count=True)
+                replayed = _by_lane([first.rebuilt])
             else:
                 replayed, batch = self._replay(batch)
             precision = self.config.precision
             worst = audit(self.spec, rollout, replayed, self.version, precision=precision)
             stats |= {name: gap.expand(self.members) for name, gap in worst.items()}
+        for name, moments in batch.rewards.items():
+            self.rewards[name].take(moments)  # a refused rollout leaves no trace
         stats |= self._learn(batch) if first is None else self._learn(batch, first)
+        stats |= self.probe.look(self._updates, {n: role.obs for n, role in batch.roles.items()})
         self.version += 1
+        self._updates += 1
         return UpdateStats(scalars=fetch(stats))
 
     def _batch(self, rollout: Rollout) -> Batch:
         """Members first, with advantages of normalised rewards."""
-        advantage = {}
+        advantage, rewards = {}, {}
         for role in self.spec.roles:
             rows = rollout.roles[role.name]
             reward = rows.reward
-            if self.config.reward_norm == "running":
-                reward = self.rewards[role.name].normalise(reward)
+            if self.config.reward_norm != "none":
+                reward, rewards[role.name] = self.rewards[role.name].normalise(reward)
 
             def of_agents(x: Tensor, like: Tensor = reward) -> Tensor:
                 return x.unsqueeze(-1).expand_as(like)  # [T, L, A]
@@ -109,7 +124,11 @@ class PPO(ActorCritic):
                 elapsed=None if every_step else of_agents(rollout.elapsed),
                 acts=None if every_step else rows.obs.acts,
             )
-        return make_batch(rollout, self.members, advantage)
+        batch = make_batch(rollout, self.members, advantage)
+        stats: Stats = {}
+        for name, mine in batch.roles.items():
+            stats |= health.of_rollout(name, mine, rollout.roles[name].reward)
+        return replace(batch.standardised(), stats=stats, rewards=rewards)
 
     @torch.no_grad()
     def _replay(self, batch: Batch) -> tuple[Replayed, Batch]:
@@ -118,46 +137,55 @@ class PPO(ActorCritic):
         In other precisions than fp32 the batch that comes back judges steps by these log-probs, the
         learner's own, rather than by those that acted.
         """
-        pairs = {name: self._rebuild(name, role, batch) for name, role in batch.roles.items()}
-        replayed = _replayed(pairs, self._values(batch.state))
+        # Where memory is short, no more rows at once than a step learns from.
+        n = 1 if self.accumulate == 1 else self.accumulate * self.config.minibatches
+        replayed = _by_lane([self._rebuilt(part) for part in batch.parts(n)])
         if self.config.precision != "fp32":
-            batch = batch.with_log_prob({name: log_prob for name, (log_prob, _) in pairs.items()})
+            turn = members_first(self.members)
+            batch = batch.with_log_prob({name: turn(x) for name, x in replayed.log_prob.items()})
         return replayed, batch
+
+    def _rebuilt(self, batch: Batch) -> Replayed:
+        both = {name: self._rebuild(name, role, batch) for name, role in batch.roles.items()}
+        return _replayed(both, self._values(batch.state))
 
     def _rebuild(self, name: str, role: RoleBatch, batch: Batch) -> tuple[Tensor, Tensor]:
         """Log-prob and entropy `[P, T, N, A]` of stored decisions."""
+        return self._law(name, role, batch).log_prob_and_entropy(role.action)
+
+    def _law(self, name: str, role: RoleBatch, batch: Batch) -> Joint:
         params, _ = self._parameters(name, role.obs, role.memory, batch.starts)
-        return self._joint(name, params, role.obs).log_prob_and_entropy(role.action)
+        return self._joint(name, params, role.obs)
 
     def _learn(self, batch: Batch, forward: Forward | None = None) -> Stats:
         """Epochs of minibatches; `forward` is the first minibatch's pass if it was made already."""
         config = self.config
-        total: Stats = {}
-        extra: Stats = {}
-        taken = self._per_member(0.0)
+        tally, stopped = Tally(), self._per_member(0.0)
         learning = torch.ones(self.members, dtype=torch.bool, device=self.device)
-        for _ in range(config.epochs):
+        for epoch in range(config.epochs):
             in_epoch, epoch_kl, epoch_taken = learning, self._per_member(0.0), self._per_member(0.0)
-            for part in self._minibatches(batch):
-                forward = forward or self._loss(part)
-                loss, stats, forward = forward.loss, forward.stats, None
-                kl = torch.stack([stats[f"train/{name}/approx_kl"] for name in part.roles]).amax(0)
+            for minibatch in self._minibatches(batch):
+                gradients, seen = self._gradients(minibatch, forward, count=epoch == 0)
+                forward = None
+                roles = minibatch.roles
+                kl = torch.stack([seen.means[f"train/{name}/approx_kl"] for name in roles]).amax(0)
+                seen.peaks["train/max_kl"] = kl
                 if config.kl_stop_minibatch is not None:
                     in_epoch = in_epoch & (kl <= config.kl_stop_minibatch)
-                stats |= self._step(loss, in_epoch)
-                if not total:
-                    total = {name: torch.zeros_like(value) for name, value in stats.items()}
-                    extra = _before_any_step(stats) | {"train/max_kl": kl}
-                for name, value in stats.items():
-                    total[name] += torch.where(in_epoch, value, 0.0)
-                taken += in_epoch
+                seen.means |= self._step(gradients, in_epoch)
+                tally.add(seen, in_epoch)
                 epoch_kl += torch.where(in_epoch, kl, 0.0)
                 epoch_taken += in_epoch
-                extra["train/max_kl"] = torch.maximum(extra["train/max_kl"], kl)
+            stopped += epoch_taken < config.minibatches
             if config.kl_stop_update is not None:
                 learning = learning & (epoch_kl <= config.kl_stop_update * epoch_taken.clamp(min=1))
-        mean = {name: value / taken.clamp(min=1) for name, value in total.items()}
-        return mean | extra | {"train/minibatches": taken}
+        return {
+            **tally.stats(),
+            **_before_any_step(tally.first.means),
+            "train/stopped_epochs": stopped,
+            "train/lr_actor": self.optimizers[self.spec.roles[0].name].lr,
+            "train/lr_critic": self.optimizers[CRITIC].lr,
+        }
 
     def _minibatches(self, batch: Batch) -> list[Batch]:
         n = self.config.minibatches
@@ -167,57 +195,43 @@ class PPO(ActorCritic):
         self.streams.tick()
         return [batch.lanes(index) for index in order.chunk(n, dim=-1)]
 
-    def _loss(self, batch: Batch) -> Forward:
-        """One forward pass over all networks; members' gradients do not meet in the sum."""
-        stats: Stats = {}
+    def _gradients(
+        self, minibatch: Batch, forward: Forward | None, *, count: bool
+    ) -> tuple[Sequence[Tensor], Seen]:
+        """Gradients of every network, summed over the minibatch's parts; `forward` as above."""
+        weights = [pack.weights for pack in self.packs.values()]
+        total: Sequence[Tensor] = ()
+        seen = Seen()
+        for part in minibatch.parts(self.accumulate):
+            forward = forward or self._loss(part, count=count)
+            gradients = torch.autograd.grad(forward.loss, weights)
+            if total:
+                gradients = tuple(a + b for a, b in zip(total, gradients, strict=True))
+            total, seen, forward = gradients, seen + forward.seen, None
+        return total, seen
+
+    def _loss(self, batch: Batch, *, count: bool) -> Forward:
+        """One forward pass over all networks; members' gradients do not meet in the sum.
+
+        With `count` it also takes stock of what policies may choose from.
+        """
+        config, seen = self.config, Seen()
         value = self._values(batch.state)
-        loss = self._critic_loss(batch, value, stats)
-        pairs = {}
+        loss = critic_loss(batch.roles, value, value_clip=config.value_clip, seen=seen)
+        both = {}
         for name, role in batch.roles.items():
-            pairs[name] = self._rebuild(name, role, batch)
-            loss = loss + self._policy_loss(name, role, *pairs[name], stats)
-        return Forward(loss=loss.sum(), stats=stats, replayed=_replayed(pairs, value))
+            law = self._law(name, role, batch)
+            both[name] = log_prob, entropy = law.log_prob_and_entropy(role.action)
+            loss = loss + policy_loss(name, role, log_prob, clip_ratio=config.clip_ratio, seen=seen)
+            parts, per = self.spec.role(name).action, config.entropy_per
+            bonus = entropy_bonus(name, role, law, entropy, parts=parts, per=per, seen=seen)
+            loss = loss - config.entropy_weight * bonus
+            if count:
+                seen.count(name, law, role)
+        return Forward(loss=loss.sum(), seen=seen, rebuilt=_replayed(both, value))
 
-    def _policy_loss(
-        self, name: str, role: RoleBatch, log_prob: Tensor, entropy: Tensor, stats: Stats
-    ) -> Tensor:
-        config = self.config
-        # A wrong shape here would broadcast every row against every advantage and learn nothing.
-        assert log_prob.shape == role.log_prob.shape == role.advantage.shape
-        log_ratio = torch.where(role.weight > 0, log_prob - role.log_prob, 0.0)
-        ratio = log_ratio.exp()
-        clipped = ratio.clamp(1 - config.clip_ratio, 1 + config.clip_ratio)
-        surrogate = torch.minimum(ratio * role.advantage, clipped * role.advantage)
-        policy_loss = -weighted_mean(surrogate, role.weight)
-        mean_entropy = weighted_mean(entropy, role.weight)
-        with torch.no_grad():
-            outside = ((ratio - 1).abs() > config.clip_ratio).to(ratio.dtype)
-            stats[f"train/{name}/policy_loss"] = policy_loss.detach()
-            stats[f"train/{name}/entropy"] = mean_entropy.detach()
-            stats[f"train/{name}/approx_kl"] = weighted_mean(ratio - 1 - log_ratio, role.weight)
-            stats[f"train/{name}/clip_fraction"] = weighted_mean(outside, role.weight)
-        per_dimension = config.entropy_per == "dimension"
-        dims = action_dims(self.spec.role(name).action) if per_dimension else 1
-        return policy_loss - config.entropy_weight * mean_entropy / dims
-
-    def _critic_loss(self, batch: Batch, values: dict[str, Tensor], stats: Stats) -> Tensor:
-        error, count = self._per_member(0.0), self._per_member(0.0)
-        for name, value in values.items():
-            role = batch.roles[name]
-            miss = (value - role.target) ** 2
-            if self.config.value_clip is not None:
-                limit = self.config.value_clip
-                near = role.value + (value - role.value).clamp(-limit, limit)
-                miss = torch.maximum(miss, (near - role.target) ** 2)
-            error = error + (miss * role.weight).flatten(1).sum(dim=1)
-            count = count + role.weight.flatten(1).sum(dim=1)
-        loss = 0.5 * error / count.clamp(min=1.0)
-        stats["train/value_loss"] = loss.detach()
-        return loss
-
-    def _step(self, loss: Tensor, active: Tensor) -> Stats:
+    def _step(self, gradients: Sequence[Tensor], active: Tensor) -> Stats:
         """One clipped Adam step of every network for the members in `active`."""
-        gradients = torch.autograd.grad(loss, [pack.weights for pack in self.packs.values()])
         limit = self._per_member(self.config.max_grad_norm)
         stats = {}
         for (name, optimizer), gradient in zip(self.optimizers.items(), gradients, strict=True):
@@ -234,28 +248,48 @@ class PPO(ActorCritic):
         return one
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that decides the future, running reward statistics included."""
+        """Everything that decides the future or is reported in it."""
         rewards = {name: running.state_dict() for name, running in self.rewards.items()}
-        return super().state_dict() | {"rewards": rewards}
+        return super().state_dict() | {"rewards": rewards, "probe": self.probe.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes all of it up again in place."""
         super().load_state_dict(state)
         for name, running in self.rewards.items():
             running.load_state_dict(state["rewards"][name])
+        self.probe.load_state_dict(state["probe"])
+        self._updates = int(state["version"])
 
 
-def _replayed(pairs: dict[str, tuple[Tensor, Tensor]], value: dict[str, Tensor]) -> Replayed:
-    """Log-probs, entropies and values `[P, T, N, A]` as the audit compares them, `[T, L, A]`."""
-
-    def lanes(x: Tensor) -> Tensor:
-        return x.detach().movedim(0, 1).flatten(1, 2)
-
+def _replayed(both: dict[str, tuple[Tensor, Tensor]], value: dict[str, Tensor]) -> Replayed:
     return Replayed(
-        log_prob={name: lanes(log_prob) for name, (log_prob, _) in pairs.items()},
-        entropy={name: lanes(entropy) for name, (_, entropy) in pairs.items()},
-        value={name: lanes(v) for name, v in value.items()},
+        log_prob={name: log_prob for name, (log_prob, _) in both.items()},
+        entropy={name: entropy for name, (_, entropy) in both.items()},
+        value=value,
     )
+
+
+def _by_lane(parts: Sequence[Replayed]) -> Replayed:
+    """Lanes in parts of `[P, T, N, A]` as the audit compares them, `[T, L, A]`."""
+
+    def joined(what: str) -> dict[str, Tensor]:
+        by_role: list[dict[str, Tensor]] = [getattr(part, what) for part in parts]
+        return {
+            name: torch.cat([x[name].detach() for x in by_role], dim=2).movedim(0, 1).flatten(1, 2)
+            for name in by_role[0]
+        }
+
+    return Replayed(**{what: joined(what) for what in ("log_prob", "entropy", "value")})
+
+
+def _check_parts(config: PPOConfig, accumulate: int) -> None:
+    lanes = config.lanes // config.minibatches
+    if accumulate < 1 or lanes % accumulate:
+        fits = max(n for n in range(1, lanes + 1) if lanes % n == 0 and n <= max(accumulate, 1))
+        raise ValueError(
+            f"accumulate ({accumulate}) must divide the lanes of a minibatch ({config.lanes} / "
+            f"{config.minibatches} = {lanes}), since it splits lanes and never time; try {fits}"
+        )
 
 
 def _before_any_step(stats: Stats) -> Stats:
@@ -265,19 +299,3 @@ def _before_any_step(stats: Stats) -> Stats:
         for name, value in stats.items()
         if name.endswith(("/approx_kl", "/clip_fraction"))
     }
-
-
-def explained_variance(role: RoleBatch) -> Tensor:
-    """Share of the targets' variance that the collected values explain, by member `[P]`.
-
-    Only rows with a decision count; it is 0 where the targets do not vary.
-    """
-    lead = (-1,) + (1,) * (role.target.ndim - 1)
-
-    def variance(x: Tensor) -> Tensor:
-        centre = weighted_mean(x, role.weight).view(lead)
-        return weighted_mean((x - centre) ** 2, role.weight)
-
-    spread = variance(role.target)
-    share = 1 - variance(role.target - role.value) / spread.clamp(min=1e-12)
-    return torch.where(spread > 1e-12, share, 0.0)

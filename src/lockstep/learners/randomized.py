@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from lockstep.core.actions import Observation, Part, Unit
-from lockstep.core.distributions import Beta, Categorical, Distribution, Joint
+from lockstep.core.distributions import Beta, Distribution, Joint
 from lockstep.core.learner import Decision, UpdateStats
+from lockstep.core.picks import choice
 from lockstep.core.rollout import Rollout, allocate
 from lockstep.core.streams import Streams
 from lockstep.core.world import Views, WorldSpec
@@ -61,7 +62,7 @@ class Randomized:
         spec = self.spec.role(role)
         uniform = Joint(
             {
-                name: _uniform(part, observation.acts, observation.legal.get(name))
+                name: _uniform(part, observation, observation.legal.get(name))
                 for name, part in spec.action.items()
             }
         )
@@ -97,10 +98,10 @@ class Randomized:
         self.version.copy_(state["version"])
 
 
-def _uniform(part: Part, acts: Tensor, legal: Tensor | None) -> Distribution:
+def _uniform(part: Part, seen: Observation, legal: Tensor | None) -> Distribution:
+    lead, device = seen.acts.shape, seen.acts.device
     if isinstance(part, Unit):
-        one = torch.ones(*acts.shape, part.n, device=acts.device)
+        one = torch.ones(*lead, part.n, device=device)
         return Beta(one, one)
-    return Categorical(
-        torch.full((*acts.shape, part.n), -math.log(part.n), device=acts.device), legal
-    )
+    logits = torch.full((*lead, part.n), -math.log(part.n), device=device)
+    return choice(part, logits, legal, seen.features)

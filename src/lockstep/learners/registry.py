@@ -19,11 +19,21 @@ def build(
     device: torch.device | str = "cpu",
     compile: bool = False,
     graphs: bool = False,
+    accumulate: int = 1,
 ) -> Learner:
     """A pack of one member for each seed.
 
-    `compile` fuses acting into few kernels, `graphs` replays updates as CUDA graphs.
+    `compile` fuses acting into few kernels, `graphs` replays updates as CUDA graphs, `accumulate`
+    learns from each minibatch in that many parts.
     """
     if isinstance(config, PPOConfig):
-        return PPO(config, spec, seeds=seeds, device=device, compile=compile, graphs=graphs)
+        return PPO(
+            config,
+            spec,
+            seeds=seeds,
+            device=device,
+            compile=compile,
+            graphs=graphs,
+            accumulate=accumulate,
+        )
     return Randomized(config, spec, seeds=seeds, device=device)

@@ -8,23 +8,26 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from lockstep.core.actions import Observation, Part, Rows, Unit
+from lockstep.core.actions import Candidates, Observation, Part, Picks, Rows, Unit
 from lockstep.core.distributions import (
+    AS_IT_IS,
     Beta,
-    Categorical,
     ClippedGaussian,
     Distribution,
+    Exploration,
     Joint,
     SigmoidGaussian,
+    at_least_float32,
 )
+from lockstep.core.picks import choice
 from lockstep.core.world import RoleSpec
-from lockstep.nets.layers import Dense, GatedMemory, mlp
+from lockstep.nets.encoders import FeatureEncoder
+from lockstep.nets.layers import Dense, GatedMemory
+from lockstep.nets.rows import POLICY_GAIN, RowScorer, Scoring
 
 UnitHead: TypeAlias = Literal["beta", "gaussian_clip", "gaussian_sigmoid"]
 Parameters: TypeAlias = dict[str, Tensor]
 
-_SCORER_WIDTH = 64
-_POLICY_GAIN = 0.01  # near-uniform first decisions
 _LOG_STD_RANGE = (-5.0, 2.0)
 _FIRST_LOG_STD = {"gaussian_clip": math.log(0.5), "gaussian_sigmoid": 0.0}
 _FIRST_MEAN = {"gaussian_clip": 0.5, "gaussian_sigmoid": 0.0}
@@ -35,39 +38,13 @@ def _key(part: str) -> str:
     return f"part_{part}"
 
 
-def flat_features(features: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
-    """Named features `[T, N, A, ...]` side by side as one vector `[T, N, A, D]`."""
-    rows = [x.to(dtype).flatten(3) for x in features.values()]
-    return rows[0] if len(rows) == 1 else torch.cat(rows, dim=-1)
-
-
-class RowScorer(nn.Module):
-    """The numbers of an action part that is tied to an entity set, by weights shared over rows."""
-
-    def __init__(self, rows: Rows, n_features: int, n_params: int, n_context: int) -> None:
-        super().__init__()
-        self.per_row, self.n_params = rows.per_row, n_params
-        self.from_row = Dense(n_features, _SCORER_WIDTH)
-        self.from_context = Dense(n_context, _SCORER_WIDTH, bias=False) if rows.context else None
-        self.body = mlp(_SCORER_WIDTH, _SCORER_WIDTH)
-        self.head = Dense(_SCORER_WIDTH, rows.per_row * n_params, gain=_POLICY_GAIN)
-
-    def forward(self, rows: Tensor, context: Tensor) -> Tensor:
-        """Rows `[..., E, F]` and context `[..., Z]` to `[..., n_params, per_row * E]`, by block."""
-        x = self.from_row(rows)  # [..., E, width]
-        if self.from_context is not None:
-            x = x + self.from_context(context).unsqueeze(-2)
-        score: Tensor = self.head(self.body(x.relu()))  # [..., E, n_params * per_row]
-        score = score.view(*score.shape[:-1], self.n_params, self.per_row)
-        return score.movedim(-3, -1).flatten(-2)  # [..., n_params, per_row * E]
-
-
 class Policy(nn.Module):
     """Encoder, optional memory, one linear head for all parts, and row scorers.
 
     A part with `k` parameters for each of its `n` entries (Beta: alpha and beta) takes `k * n`
     outputs of the head. Where it is tied to an entity set, the scorer's numbers are added to them
-    (`Rows.base` positional) or stand for the rows alone (none; then any number of rows will do).
+    (`Rows.base` positional) or stand for the rows alone (none; then any number of rows will do, and
+    the weights of a policy for narrow sets fit one for wide sets).
     """
 
     def __init__(
@@ -78,11 +55,14 @@ class Policy(nn.Module):
         hidden: int,
         scorer: bool,
         memory: bool = False,
+        scoring: Scoring | None = None,
     ) -> None:
         super().__init__()
         self.role, self.unit_head = role, unit_head
-        n_features = sum(math.prod(f.shape) for f in role.features.values())
-        self.encoder = mlp(n_features, hidden, hidden)
+        self.scoring = scoring or Scoring()
+        fields = {name: role.features[name] for name in role.encoded}
+        self.encoder = FeatureEncoder(fields, hidden)
+        self.batchable = self.encoder.batchable
         self.memory = GatedMemory(hidden) if memory else None
         self.memory_size = hidden if memory else 0
 
@@ -92,27 +72,48 @@ class Policy(nn.Module):
         for name, part in role.action.items():
             k = 2 if isinstance(part, Unit) and unit_head == "beta" else 1
             width = part.n
-            if scorer and part.rows is not None:
-                n_row_features = role.entities[part.rows.over].shape[-1]
-                self.scorers[_key(name)] = RowScorer(part.rows, n_row_features, k, hidden)
+            if self._by_identity(part):
+                assert isinstance(part, Candidates | Picks)
+                width = len(part.extra) + part.ids
+            elif part.rows is not None and scorer and self._by_rows(part):
+                n_features = role.entities[part.rows.over].shape[-1]
+                made = RowScorer(part.rows, n_features, k, hidden, self.scoring)
+                self.scorers[_key(name)] = made
+                self.batchable = self.batchable and not (made.ragged and part.masked)
                 width = len(part.rows.extra) if part.rows.base == "none" else part.n
             self.widths[name] = (k, width)
             if isinstance(part, Unit) and unit_head != "beta":
                 first = torch.full((part.n,), _FIRST_LOG_STD[unit_head])
                 self.log_std[_key(name)] = nn.Parameter(first)
         n_outputs = sum(k * n for k, n in self.widths.values())
-        self.head = Dense(hidden, n_outputs, gain=_POLICY_GAIN) if n_outputs else None
+        self.head = Dense(hidden, n_outputs, gain=POLICY_GAIN) if n_outputs else None
+
+    def _by_rows(self, part: Part) -> bool:
+        """Whether rows are scored by their features."""
+        return not isinstance(part, Candidates | Picks) or self.scoring.candidates == "scorer"
+
+    def _by_identity(self, part: Part) -> bool:
+        """Whether candidates are scored by one output for each global id."""
+        if not isinstance(part, Candidates | Picks) or self.scoring.candidates != "identity":
+            return False
+        if part.ids < 1 or f"{part.over}/id" not in self.role.features:
+            raise ValueError(
+                f"candidate_head 'identity' needs a world that numbers its candidates: the feature "
+                f"{part.over}/id and the part's ids; role {self.role.name} has none, try 'scorer'"
+            )
+        return True
 
     def forward(
         self,
         features: Mapping[str, Tensor],
         entities: Mapping[str, Tensor],
+        legal: Mapping[str, Tensor],
         memory: Tensor,
         starts: Tensor,
     ) -> tuple[Parameters, Tensor]:
         """Parameters `[T, N, A, k, n]` by part, and the memory after the last step."""
         dtype = next(self.parameters()).dtype
-        context = self.encoder(flat_features(features, dtype))  # [T, N, A, hidden]
+        context = self.encoder(features, dtype)  # [T, N, A, hidden]
         if self.memory is not None:
             context, memory = self.memory(context, memory, starts)
         numbers = context[..., :0] if self.head is None else self.head(context)
@@ -122,11 +123,28 @@ class Policy(nn.Module):
             params[name] = output.unflatten(-1, (k, n))  # [T, N, A, k, n]
             part = self.role.action[name]
             if _key(name) in self.scorers and part.rows is not None:
-                score = self.scorers[_key(name)](entities[part.rows.over].to(dtype), context)
+                rows = entities[part.rows.over].to(dtype)
+                exists = _exists(part.rows, legal[name], rows) if part.masked else None
+                score = self.scorers[_key(name)](rows, context, exists)
                 params[name] = _join(params[name], score, part.rows)
+            elif self._by_identity(part) and part.rows is not None:
+                ids = features[f"{part.rows.over}/id"]
+                params[name] = _by_id(params[name], ids, len(part.rows.extra))
             if _key(name) in self.log_std:
                 params[name + "/log_std"] = self.log_std[_key(name)].view(1, 1, 1, -1)
         return params, memory
+
+
+def _exists(tie: Rows, legal: Tensor, rows: Tensor) -> Tensor:
+    """Which rows `[..., E]` have an entry that may be chosen."""
+    entries: Tensor = legal[..., len(tie.extra) :].unflatten(-1, (tie.per_row, rows.shape[-2]))
+    return entries.any(dim=-2)
+
+
+def _by_id(own: Tensor, ids: Tensor, extras: int) -> Tensor:
+    """The head's numbers for the extras, then for each row the number of its id."""
+    chosen = own[..., extras:].gather(-1, ids.clamp(min=0).unsqueeze(-2))
+    return torch.cat((own[..., :extras], chosen), dim=-1)
 
 
 def _join(own: Tensor, score: Tensor, rows: Rows) -> Tensor:
@@ -136,28 +154,32 @@ def _join(own: Tensor, score: Tensor, rows: Rows) -> Tensor:
     return own + nn.functional.pad(score, (len(rows.extra), 0)).to(own.dtype)
 
 
-def joint(role: RoleSpec, params: Parameters, obs: Observation, unit_head: UnitHead) -> Joint:
+def joint(
+    role: RoleSpec,
+    params: Parameters,
+    obs: Observation,
+    unit_head: UnitHead,
+    explore: Exploration = AS_IT_IS,
+) -> Joint:
     """The joint distribution of one decision; the only place where one is built."""
-    return Joint(
-        {
-            name: _distribution(part, name, params, obs.legal.get(name), unit_head)
-            for name, part in role.action.items()
-        }
-    )
+    parts: dict[str, Distribution] = {}
+    for name, part in role.action.items():
+        number = at_least_float32(params[name])
+        if isinstance(part, Unit):
+            parts[name] = _numbers(number, params.get(name + "/log_std"), unit_head)
+        else:
+            legal = obs.legal.get(name)
+            parts[name] = choice(part, number.squeeze(-2), legal, obs.features, explore)
+    return Joint(parts)
 
 
-def _distribution(
-    part: Part, name: str, params: Parameters, legal: Tensor | None, unit_head: UnitHead
-) -> Distribution:
-    number = params[name].float() if params[name].dtype == torch.bfloat16 else params[name]
-    if not isinstance(part, Unit):
-        return Categorical(number.squeeze(-2), legal)
+def _numbers(number: Tensor, log_std: Tensor | None, unit_head: UnitHead) -> Distribution:
     if unit_head == "beta":
         alpha, beta = (softplus(number) + 1.0).unbind(dim=-2)
         return Beta(alpha, beta)
+    assert log_std is not None
     mean = number.squeeze(-2) + _FIRST_MEAN[unit_head]
-    log_std = params[name + "/log_std"].clamp(*_LOG_STD_RANGE)
     gaussian: Callable[[Tensor, Tensor], Distribution] = (
         ClippedGaussian if unit_head == "gaussian_clip" else SigmoidGaussian
     )
-    return gaussian(mean, log_std)
+    return gaussian(mean, log_std.clamp(*_LOG_STD_RANGE))

@@ -14,8 +14,8 @@ from lockstep.errors import BadInput
 
 _MEMBER = 0x632BE59BD9B4E019  # odd, so that no two members meet
 
-Heuristic = Callable[[World], dict[str, Action]]
-"""Role to action, for every lane, from the world as it stands."""
+Heuristic = Callable[[World, str], Action]
+"""The action of one role, for every lane, from the world as it stands when its phase comes."""
 
 
 @runtime_checkable
@@ -101,11 +101,10 @@ class HeuristicPolicy:
         """A heuristic remembers nothing."""
 
     def step(self, world: World, *, deterministic: bool = True) -> Step:  # noqa: ARG002
-        """Applies the rule to every role and advances the world."""
-        action = self.rule(world)
+        """Asks the rule for each role in its phase and advances the world."""
         for phase in world.spec.phases:
             for role in phase:
-                world.act(role, action[role])
+                world.act(role, self.rule(world, role))
         return world.advance()
 
     def __repr__(self) -> str:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -18,17 +18,34 @@ from lockstep.core.streams import Streams, lane_keys
 from lockstep.errors import BadInput
 from lockstep.learners import registry as learners
 from lockstep.run.config import TrainConfig
+from lockstep.run.episodes import Episodes
 from lockstep.run.metrics import per_member
+from lockstep.run.stopwatch import CpuWatch, CudaWatch
 from lockstep.worlds import registry as worlds
 
 _COMPILERS = ("c++", "g++", "clang++")
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3  # malloc.h
 
 
-class Trainer:
-    """One update at a time: collect a rollout, audit it, learn from it."""
+@runtime_checkable
+class Beat(Protocol):
+    """Whoever wants to know that an update goes on, as it goes on."""
 
-    def __init__(self, config: TrainConfig) -> None:
+    def enter(self, phase: str) -> None:
+        """A phase begins: collect or learn."""
+
+    def step(self) -> None:
+        """One environment step of every lane has been collected."""
+
+
+class Trainer:
+    """One update at a time: collect a rollout, audit it, learn from it.
+
+    `seconds` holds where the last update's time went: `collect` and `learn`; on the CPU also `env`,
+    `act` and `value`, the parts of collecting.
+    """
+
+    def __init__(self, config: TrainConfig, *, pulse: Beat | None = None) -> None:
         self.config = resolve(config)
         device = torch.device(self.config.device)
         lanes = self.config.members * self.config.learner.lanes
@@ -45,38 +62,75 @@ class Trainer:
             device=device,
             compile=self.config.compile == "on",
             graphs=graphs,
+            accumulate=self.config.accumulate,
         )
         keys = lane_keys(self.config.seeds, lanes=self.config.learner.lanes, device=device)
         self.world.reset(keys)
         self.collector = Collector(self.world, self.learner, Streams(keys), graphs=graphs)
         self.rollout = self.learner.rollout()
+        self.episodes = Episodes(
+            self.world.spec,
+            members=self.config.members,
+            lanes=self.config.learner.lanes,
+            device=device,
+        )
         self.updates = 0
+        self.seconds: dict[str, float] = {}
+        self._pulse = pulse
+        self._watch = CudaWatch() if device.type == "cuda" else CpuWatch()
 
     def collect(self) -> dict[str, Tensor]:
-        """Fills the rollout; the world's metrics as `world/<name>` to `[P]`."""
+        """Fills the rollout; `world/<name>` and `episode/<name>` to `[P]`."""
+        self._begin("collect")
         with arithmetic(self.config):
-            self.collector.collect(self.rollout)
-        return per_member(self.rollout.metrics, members=self.config.members)
+            self.collector.collect(self.rollout, self._hear)
+            self._watch.split("")
+            found = per_member(
+                self.rollout.metrics, self.world.spec, members=self.config.members
+            )
+            found |= self.episodes.add(self.rollout)
+        self._watch.end()
+        return found
 
     def learn(self) -> dict[str, Tensor]:
         """Learns from the rollout; the learner's statistics as `train/<name>` to `[P]`."""
+        self._begin("learn")
         with arithmetic(self.config):
             stats = self.learner.update(self.rollout)
+        self._watch.end()
         self.updates += 1
+        self.seconds = self._watch.read()
         return dict(stats.scalars)
 
     def update(self) -> dict[str, Tensor]:
         """Collects and learns once; every metric of the update, by member `[P]`."""
         return self.collect() | self.learn()
 
+    def _begin(self, phase: str) -> None:
+        if self._pulse is not None:
+            self._pulse.enter(phase)
+        self._watch.begin(phase)
+
+    def _hear(self, what: str) -> None:
+        if what == "step":
+            if self._pulse is not None:
+                self._pulse.step()
+        else:
+            self._watch.split(what)
+
     def state_dict(self) -> dict[str, Any]:
-        """Everything that decides the run's future."""
-        return {"learner": self.learner.state_dict(), "collector": self.collector.state_dict()}
+        """Everything that decides the run's future, and the episodes its metrics look back on."""
+        return {
+            "learner": self.learner.state_dict(),
+            "collector": self.collector.state_dict(),
+            "episodes": self.episodes.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any], *, updates: int) -> None:
         """Takes up a saved future after `updates` updates."""
         self.learner.load_state_dict(state["learner"])
         self.collector.load_state_dict(state["collector"])
+        self.episodes.load_state_dict(state["episodes"])
         self.updates = updates
 
 

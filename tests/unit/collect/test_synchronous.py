@@ -101,3 +101,22 @@ def test_a_collector_continues_bit_equally_from_its_state():
     other.load_state_dict(saved)
     other.collect(again)
     assert torch.equal(again.roles["player"].log_prob, expected)
+
+
+def test_whoever_listens_hears_world_and_learner_take_turns():
+    config = PPOConfig(hidden=8, lanes=2, steps=3)
+    _, collector, rollout = assemble(Match, config, [0])
+    heard = []
+    collector.collect(rollout, heard.append)
+    assert heard == ["env", *["act", "env", "step"] * 3, "value"]
+
+
+def test_listening_changes_nothing_that_is_collected():
+    config = PPOConfig(hidden=8, lanes=2, steps=3)
+    stored = []
+    for tell in (None, lambda what: None):
+        _, collector, rollout = assemble(Match, config, [0])
+        collector.collect(rollout, tell)
+        stored.append(rollout.roles["player"])
+    assert torch.equal(stored[0].log_prob, stored[1].log_prob)
+    assert torch.equal(stored[0].value, stored[1].value)

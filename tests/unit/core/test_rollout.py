@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from lockstep.core.actions import Observation
 from lockstep.core.rollout import allocate
 from lockstep.learners.batch import members_first
 from tests.toys import Masked, Match
@@ -39,6 +40,25 @@ def test_a_single_members_rows_are_read_as_views_of_the_storage():
 def test_members_first_keeps_each_members_lanes_together():
     stored = torch.arange(6).view(1, 6)
     assert members_first(2)(stored).tolist() == [[[0, 1, 2]], [[3, 4, 5]]]
+
+
+def test_an_observation_that_lacks_what_the_spec_declares_is_refused():
+    rows = allocate(Masked(lanes=4).spec, steps=1, lanes=4).roles["player"]
+    seen = Masked(lanes=4).observe("player")
+    lacking = Observation(features=seen.features, acts=seen.acts)
+    with pytest.raises(ValueError, match=r"lacks legal/pick, which the spec declares") as refusal:
+        rows.obs.write(lacking, 0)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_mask_that_no_part_declares_is_refused_rather_than_dropped():
+    rows = allocate(Match(lanes=4).spec, steps=1, lanes=4).roles["player"]
+    seen = Match(lanes=4).observe("player")
+    legal = {"number": torch.ones(4, 1, 3, dtype=torch.bool)}
+    surplus = Observation(features=seen.features, acts=seen.acts, legal=legal)
+    with pytest.raises(ValueError, match=r"has legal/number, .* spec does not declare.*masked"):
+        rows.obs.write(surplus, 0)
+    rows.obs.write(seen, 0)
 
 
 def test_an_unchanged_observation_keeps_its_fingerprint_and_a_changed_one_does_not():

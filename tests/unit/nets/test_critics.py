@@ -27,7 +27,7 @@ def two_roles() -> WorldSpec:
             "state": Field(shape=(7,)),
         },
         horizon=1,
-        metrics=(Metric(name="x", unit="1", meaning="x"),),
+        metrics=(Metric(name="x", unit="1", meaning="x", better="lower"),),
         objective="x",
     )
 

@@ -39,15 +39,15 @@ def inputs(T=1, N=6):
     generator = torch.Generator().manual_seed(2)
     features = {"obs": torch.randn(T, N, 2, 5, generator=generator)}
     entities = {"tower": torch.randn(T, N, 2, E, F, generator=generator)}
-    return features, entities, torch.zeros(N, 2, 0), torch.zeros(T, N, dtype=torch.bool)
+    return features, entities, {}, torch.zeros(N, 2, 0), torch.zeros(T, N, dtype=torch.bool)
 
 
 def test_reordering_the_rows_of_an_entity_set_reorders_its_scores():
     made = policy(base="none")
-    features, entities, memory, starts = inputs()
+    features, entities, legal, memory, starts = inputs()
     order = torch.tensor([2, 0, 1])
-    plain, _ = made(features, entities, memory, starts)
-    moved, _ = made(features, {"tower": entities["tower"][..., order, :]}, memory, starts)
+    plain, _ = made(features, entities, legal, memory, starts)
+    moved, _ = made(features, {"tower": entities["tower"][..., order, :]}, legal, memory, starts)
     score, shuffled = plain["score"], moved["score"]
     torch.testing.assert_close(shuffled[..., 1:], score[..., 1:][..., order])
     torch.testing.assert_close(shuffled[..., :1], score[..., :1])
@@ -57,8 +57,8 @@ def test_reordering_the_rows_of_an_entity_set_reorders_its_scores():
 
 def test_a_policy_with_no_positional_base_takes_any_number_of_rows():
     made = policy(base="none")
-    features, _, memory, starts = inputs()
-    params, _ = made(features, {"tower": torch.randn(1, 6, 2, 7, F)}, memory, starts)
+    features, _, legal, memory, starts = inputs()
+    params, _ = made(features, {"tower": torch.randn(1, 6, 2, 7, F)}, legal, memory, starts)
     assert params["score"].shape[-1] == 1 + 7
 
 
@@ -66,8 +66,8 @@ def test_a_policy_with_no_positional_base_takes_any_number_of_rows():
 @pytest.mark.parametrize("scorer", [True, False])
 def test_the_joint_has_a_log_prob_for_every_agent(unit_head, scorer):
     made = policy(unit_head=unit_head, scorer=scorer)
-    features, entities, memory, starts = inputs()
-    params, _ = made(features, entities, memory, starts)
+    features, entities, legal, memory, starts = inputs()
+    params, _ = made(features, entities, legal, memory, starts)
     acts = torch.ones(1, 6, 2, dtype=torch.bool)
     seen = Observation(features=features, entities=entities, acts=acts)
     choice = joint(role(), params, seen, unit_head)
@@ -78,8 +78,8 @@ def test_the_joint_has_a_log_prob_for_every_agent(unit_head, scorer):
 
 def test_a_beta_policy_starts_close_to_uniform():
     made = seeded(lambda: Policy(role(), unit_head="beta", hidden=8, scorer=True), 0)
-    features, entities, memory, starts = inputs()
-    params, _ = made(features, entities, memory, starts)
+    features, entities, legal, memory, starts = inputs()
+    params, _ = made(features, entities, legal, memory, starts)
     seen = Observation(features=features, acts=torch.ones(1, 6, 2, dtype=torch.bool))
     score = joint(role(), params, seen, "beta").parts["score"]
     assert isinstance(score, Beta)

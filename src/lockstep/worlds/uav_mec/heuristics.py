@@ -10,7 +10,8 @@ from lockstep.worlds.uav_mec import channel, computing, energy, reward
 from lockstep.worlds.uav_mec.allocation import of_own_uav, per_uav, served_by, squared_distances
 from lockstep.worlds.uav_mec.world import UavMec
 
-Heuristic = Callable[[UavMec], dict[str, Action]]
+Heuristic = Callable[[UavMec, str], Action]
+"""The action of one role, asked when its phase comes."""
 
 _LLOYD_ROUNDS = 20
 _RHO_STEPS = 21
@@ -18,55 +19,67 @@ _RESPONSE_ROUNDS = 4
 _APPROACH_S = 4.0  # time constant of flying to a point: no overshoot at 5 m/s^2
 
 
-def random_actions(world: UavMec) -> dict[str, Action]:
+def random_action(world: UavMec, role: str) -> Action:
     """Every number uniform in (0, 1), every label equally likely ("Randomized")."""
     K, M = world.config.n_users, world.config.n_uavs
-    draw = world.draw("heuristic/mu")
+    draw = world.draw(f"heuristic/{role}")
+    if role == "uav":
+        return {
+            "motion": draw.uniform(M, 2),
+            "bandwidth": draw.uniform(M, K),
+            "cpu": draw.uniform(M, K),
+        }
     users: Action = {}
     for name, part in world.spec.role("mu").action.items():
         discrete = world.config.assoc_head != "beta_argmax" and name == "assoc"
         users[name] = draw.integers(part.n, K) if discrete else draw.uniform(K, part.n)
-    draw = world.draw("heuristic/uav")
-    uavs = {
-        "motion": draw.uniform(M, 2),
-        "bandwidth": draw.uniform(M, K),
-        "cpu": draw.uniform(M, K),
-    }
-    return {"mu": users, "uav": uavs}
+    return users
 
 
-def all_local(world: UavMec) -> dict[str, Action]:
+def random_actions(world: UavMec) -> dict[str, Action]:
+    """`random_action` of both roles."""
+    return {role.name: random_action(world, role.name) for role in world.spec.roles}
+
+
+def all_local(world: UavMec, role: str) -> Action:
     """Nobody offloads; the UAVs hover."""
+    if role == "uav":
+        return _uav_action(world, world.world_state.uav_xy_m)
     L, K = world.lanes, world.config.n_users
     nobody = torch.zeros(L, K, dtype=torch.int64, device=world.device)
-    users = _user_action(world, nobody, nobody > 0, torch.zeros(L, K, device=world.device))
-    return {"mu": users, "uav": _uav_action(world, world.world_state.uav_xy_m)}
+    return _user_action(world, nobody, nobody > 0, torch.zeros(L, K, device=world.device))
 
 
-def nearest_equal(world: UavMec) -> dict[str, Action]:
+def nearest_equal(world: UavMec, role: str) -> Action:
     """Everyone sends half to the nearest UAV, shares are equal, UAVs fly to their users' centre."""
-    state = world.world_state
-    choice = _nearest(world)
-    users = _user_action(world, choice, choice < 0, torch.full_like(state.last_rho, 0.5))
-    served = served_by(choice, world.config.n_uavs)
-    goal_m = _centre_m(state.mu_xy_m, served, otherwise=state.uav_xy_m)
-    return {"mu": users, "uav": _uav_action(world, goal_m)}
+    state, choice = world.world_state, _nearest(world)
+    if role == "uav":
+        served = served_by(choice, world.config.n_uavs)
+        return _uav_action(world, _centre_m(state.mu_xy_m, served, otherwise=state.uav_xy_m))
+    return _user_action(world, choice, choice < 0, torch.full_like(state.last_rho, 0.5))
 
 
-def greedy(world: UavMec) -> dict[str, Action]:
+def greedy(world: UavMec, role: str) -> Action:
     """Nearest UAV, equal split, each user's best rho and route; UAVs fly to k-means centres."""
-    return _greedy(world, kmeans_m(world))
+    if role == "uav":
+        return _uav_action(world, kmeans_m(world))
+    choice = _nearest(world)
+    return _user_action(world, choice, *_best_split(world, choice))
 
 
-def oracle(world: UavMec) -> dict[str, Action]:
-    """`greedy` with the UAVs put on the centres by hand and hovering: a limit, not a policy."""
-    centre_m = kmeans_m(world)
-    world.place_uavs(centre_m)
-    return _greedy(world, centre_m)
+def oracle(world: UavMec, role: str) -> Action:
+    """`greedy` with the UAVs put on the centres by hand and hovering: a limit, not a policy.
+
+    Users are asked first, so the UAVs are moved then.
+    """
+    if role == "uav":
+        return _uav_action(world, world.world_state.uav_xy_m)
+    world.place_uavs(kmeans_m(world))
+    return greedy(world, "mu")
 
 
 HEURISTICS: dict[str, Heuristic] = {
-    "random": random_actions,
+    "random": random_action,
     "all_local": all_local,
     "nearest_equal": nearest_equal,
     "greedy": greedy,
@@ -85,12 +98,6 @@ def kmeans_m(world: UavMec) -> Tensor:
         nearest = squared_distances(state.mu_xy_m, centre_m).argmin(dim=-1) + 1
         centre_m = _centre_m(state.mu_xy_m, served_by(nearest, M), otherwise=centre_m)
     return centre_m
-
-
-def _greedy(world: UavMec, goal_m: Tensor) -> dict[str, Action]:
-    choice = _nearest(world)
-    relayed, rho = _best_split(world, choice)
-    return {"mu": _user_action(world, choice, relayed, rho), "uav": _uav_action(world, goal_m)}
 
 
 def _best_split(world: UavMec, choice: Tensor) -> tuple[Tensor, Tensor]:

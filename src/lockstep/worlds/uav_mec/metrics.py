@@ -8,23 +8,58 @@ from lockstep.worlds.uav_mec.config import UavMecConfig
 from lockstep.worlds.uav_mec.state import Numbers, SlotRecord
 
 METRICS = (
-    Metric(name="weighted_energy_mu_avg", unit="J", meaning="mu_energy_avg + varpi uav_energy_avg"),
-    Metric(name="weighted_energy", unit="J", meaning="the same, under its older name"),
+    Metric(
+        name="weighted_energy_mu_avg",
+        unit="J",
+        meaning="mu_energy_avg + varpi uav_energy_avg",
+        better="lower",
+    ),
+    Metric(
+        name="weighted_energy", unit="J", meaning="the same, under its older name", better="lower"
+    ),
     Metric(
         name="weighted_energy_mu_total",
         unit="J",
         meaning="energy of all users plus varpi times that of all UAVs: what P1 minimises",
+        better="lower",
     ),
-    Metric(name="mu_energy_avg", unit="J", meaning="mean energy of a user"),
-    Metric(name="uav_energy_avg", unit="J", meaning="mean energy of a UAV"),
-    Metric(name="uav_comp_energy_avg", unit="J", meaning="mean computing energy of a UAV"),
-    Metric(name="jain_fairness", unit="1", meaning="Jain index of the users' energies"),
-    Metric(name="jain_fairness_utility", unit="1", meaning="Jain index of 1 / energy (legacy)"),
-    Metric(name="avg_delay", unit="s", meaning="mean of the later of both parts of a task"),
-    Metric(name="delay_violation_rate", unit="1", meaning="share of users late by violation_rule"),
-    Metric(name="late_share", unit="1", meaning="share of users late beyond what x explains"),
-    Metric(name="mu_reward", unit="1", meaning="mean reward of a user, unscaled"),
-    Metric(name="uav_reward", unit="1", meaning="mean reward of a UAV, unscaled"),
+    Metric(name="mu_energy_avg", unit="J", meaning="mean energy of a user", better="lower"),
+    Metric(name="uav_energy_avg", unit="J", meaning="mean energy of a UAV", better="lower"),
+    Metric(
+        name="uav_comp_energy_avg",
+        unit="J",
+        meaning="mean computing energy of a UAV",
+        better="lower",
+    ),
+    Metric(
+        name="jain_fairness", unit="1", meaning="Jain index of the users' energies", better="higher"
+    ),
+    Metric(
+        name="jain_fairness_utility",
+        unit="1",
+        meaning="Jain index of 1 / energy (legacy)",
+        better="higher",
+    ),
+    Metric(
+        name="avg_delay",
+        unit="s",
+        meaning="mean of the later of both parts of a task",
+        better="lower",
+    ),
+    Metric(
+        name="delay_violation_rate",
+        unit="1",
+        meaning="share of users late by violation_rule",
+        better="lower",
+    ),
+    Metric(
+        name="late_share",
+        unit="1",
+        meaning="share of users late beyond what x explains",
+        better="lower",
+    ),
+    Metric(name="mu_reward", unit="1", meaning="mean reward of a user, unscaled", better="higher"),
+    Metric(name="uav_reward", unit="1", meaning="mean reward of a UAV, unscaled", better="higher"),
     Metric(name="local_share", unit="1", meaning="share of users that compute all locally"),
     Metric(name="relay_share", unit="1", meaning="share of offloading users that are relayed"),
     Metric(name="nearest_share", unit="1", meaning="share of offloading users at the nearest UAV"),

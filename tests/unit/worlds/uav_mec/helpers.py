@@ -54,11 +54,16 @@ def same(a: list[Tensor], b: list[Tensor]) -> bool:
     return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
+def decided(world: UavMec, heuristic: str) -> dict[str, Action]:
+    """What a heuristic says for both roles."""
+    return {role.name: HEURISTICS[heuristic](world, role.name) for role in world.spec.roles}
+
+
 def episode_means(config: UavMecConfig, heuristic: str, *, lanes: int = 48) -> dict[str, float]:
     """Means of the metrics over one episode of a heuristic."""
     world = made(config, lanes=lanes, seed=11)
     total: dict[str, float] = {}
     for _ in range(config.n_slots):
-        for name, value in slot(world, HEURISTICS[heuristic](world)).metrics.items():
+        for name, value in slot(world, decided(world, heuristic)).metrics.items():
             total[name] = total.get(name, 0.0) + float(value.mean()) / config.n_slots
     return total

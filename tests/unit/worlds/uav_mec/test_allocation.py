@@ -3,8 +3,8 @@
 import torch
 
 from lockstep.worlds.uav_mec.allocation import decode_request, served_by
-from lockstep.worlds.uav_mec.heuristics import all_local, random_actions
-from tests.unit.worlds.uav_mec.helpers import SMALL_REFERENCE, made, slot, small
+from lockstep.worlds.uav_mec.heuristics import random_actions
+from tests.unit.worlds.uav_mec.helpers import SMALL_REFERENCE, decided, made, slot, small
 
 
 def test_pooled_bandwidth_sums_to_the_band_and_is_zero_for_local_users() -> None:
@@ -120,6 +120,6 @@ def test_plain_shares_have_a_floor_under_the_score() -> None:
 
 def test_nobody_offloading_is_no_division_by_zero() -> None:
     world = small(lanes=2)
-    step = slot(world, all_local(world))
+    step = slot(world, decided(world, "all_local"))
     assert all(torch.isfinite(value).all() for value in step.metrics.values())
     assert (step.metrics["local_share"] == 1).all()

@@ -8,12 +8,13 @@ import torch
 from lockstep.core.actions import Action
 from lockstep.core.streams import lane_keys
 from lockstep.worlds.uav_mec.config import UavMecConfig
-from lockstep.worlds.uav_mec.heuristics import HEURISTICS, random_actions
+from lockstep.worlds.uav_mec.heuristics import random_actions
 from lockstep.worlds.uav_mec.metrics import METRICS
 from lockstep.worlds.uav_mec.world import UavMec
 from tests.unit.worlds.uav_mec.helpers import (
     SMALL,
     SMALL_REFERENCE,
+    decided,
     everything,
     made,
     same,
@@ -238,7 +239,7 @@ def test_with_dvfs_a_strict_deadline_calls_half_of_all_local_users_late() -> Non
     # Why `paper` counts lateness only beyond what the deviation explains (spec 11.6).
     for rule, low, high in (("strict", 0.6, 0.8), ("deviation", 0.35, 0.45)):
         world = small(lanes=200, violation_rule=rule)
-        step = slot(world, HEURISTICS["all_local"](world))
+        step = slot(world, decided(world, "all_local"))
         assert low < step.metrics["delay_violation_rate"].mean() < high
 
 

@@ -1,0 +1,81 @@
+"""What PPO minimises, by member: the clipped surrogate, the entropy bonus, the critic's error."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from lockstep.core.actions import ActionSpec, Unit, action_dims
+from lockstep.core.distributions import Joint
+from lockstep.learners.batch import RoleBatch, weighted_mean
+from lockstep.learners.health import Seen
+
+
+def policy_loss(
+    name: str, role: RoleBatch, log_prob: Tensor, *, clip_ratio: float, seen: Seen
+) -> Tensor:
+    """The clipped surrogate (Schulman et al. 2017, eq. 7) of one role, `[P]`."""
+    # A wrong shape here would broadcast every row against every advantage and learn nothing.
+    assert log_prob.shape == role.log_prob.shape == role.advantage.shape
+    log_ratio = torch.where(role.weight > 0, log_prob - role.log_prob, 0.0)
+    ratio = log_ratio.exp()
+    clipped = ratio.clamp(1 - clip_ratio, 1 + clip_ratio)
+    surrogate = torch.minimum(ratio * role.advantage, clipped * role.advantage)
+    loss = -weighted_mean(surrogate, role.weight, role.count)
+    with torch.no_grad():
+        outside = ((ratio - 1).abs() > clip_ratio).to(ratio.dtype)
+        k3 = ratio - 1 - log_ratio
+        seen.means[f"train/{name}/policy_loss"] = loss.detach()
+        seen.means[f"train/{name}/approx_kl"] = weighted_mean(k3, role.weight, role.count)
+        seen.means[f"train/{name}/clip_fraction"] = weighted_mean(outside, role.weight, role.count)
+    seen.judge(name, role, log_ratio, ratio)
+    return loss
+
+
+def entropy_bonus(
+    name: str,
+    role: RoleBatch,
+    law: Joint,
+    entropy: Tensor,
+    *,
+    parts: ActionSpec,
+    per: Literal["dimension", "sum", "choices"],
+    seen: Seen,
+) -> Tensor:
+    """How undecided one role is, `[P]`, in the unit that `entropy_per` names.
+
+    Numbers have no largest entropy, so a decision with a Unit part is not counted by its choices
+    but by dimension.
+    """
+    mean = weighted_mean(entropy, role.weight, role.count)
+    seen.means[f"train/{name}/entropy"] = mean.detach()
+    if per == "sum":
+        return mean
+    if per == "dimension" or any(isinstance(part, Unit) for part in parts.values()):
+        return mean / action_dims(parts)
+    most = law.most_entropy(role.action)  # 0 where there is nothing to choose, else >= ln 2
+    share = torch.where(most > 0, entropy / most.clamp(min=0.5), 0.0)
+    return weighted_mean(share, role.weight, role.count)
+
+
+def critic_loss(
+    roles: Mapping[str, RoleBatch],
+    values: Mapping[str, Tensor],
+    *,
+    value_clip: float | None,
+    seen: Seen,
+) -> Tensor:
+    """Half the mean squared error over the decisions of all roles, `[P]`."""
+    errors, counts = [], []
+    for name, value in values.items():
+        role = roles[name]
+        miss = (value - role.target) ** 2
+        if value_clip is not None:
+            near = role.value + (value - role.value).clamp(-value_clip, value_clip)
+            miss = torch.maximum(miss, (near - role.target) ** 2)
+        errors.append((miss * role.weight).flatten(1).sum(dim=1))
+        counts.append(role.count)
+    loss = 0.5 * torch.stack(errors).sum(dim=0) / torch.stack(counts).sum(dim=0).clamp(min=1.0)
+    seen.means["train/value_loss"] = loss.detach()
+    return loss
