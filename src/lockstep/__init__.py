@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         world_names,
     )
     from lockstep.run.config import TrainConfig
+    from lockstep.run.doctor import Transitions, audit_transitions
     from lockstep.run.record import Run
 
 __version__ = "0.1.0"
@@ -30,7 +31,9 @@ _NAMES = {
     "LockstepError": "lockstep.errors",
     "Run": "lockstep.run.record",
     "TrainConfig": "lockstep.run.config",
+    "Transitions": "lockstep.run.doctor",
     "World": "lockstep.core.world",
+    "audit_transitions": "lockstep.run.doctor",
     "evaluate": "lockstep.run.api",
     "heuristic": "lockstep.run.api",
     "learner_names": "lockstep.run.api",
@@ -46,8 +49,10 @@ __all__ = [
     "LockstepError",
     "Run",
     "TrainConfig",
+    "Transitions",
     "World",
     "__version__",
+    "audit_transitions",
     "evaluate",
     "heuristic",
     "learner_names",

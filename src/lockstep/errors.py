@@ -3,10 +3,14 @@
 ```
 LockstepError              a run or a command failed; the command line exits with 1
 ├── AuditFailure           a stored decision could not be replayed; the run stops
+├── CannotWrite            a file of a run could not be written; the old one stays
+│   └── DiskFull           ... for want of room
 └── BadInput               what was asked for cannot be done; exit 2, nothing is touched
     ├── UnknownName        no world, scenario, learner, ... of that name; suggests one
     ├── RunExists          the folder of a new run is already there
+    ├── RunBusy            another process is writing the run
     ├── NotARun            the folder holds no run, or one that cannot be read
+    │   └── BadCheckpoint  a checkpoint is damaged, of another run, or not to be trusted
     └── MissingExtra       an optional package is not installed; says how to install it
 ```
 """
@@ -24,6 +28,18 @@ class LockstepError(Exception):
 
 class AuditFailure(LockstepError):
     """A decision in the rollout differs when it is rebuilt from what was stored."""
+
+
+class CannotWrite(LockstepError):
+    """A file of a run could not be written; what stood there before still does."""
+
+    def __init__(self, path: object, why: str, hint: str = "") -> None:
+        super().__init__(f"{path} could not be written: {why}{hint and f'; {hint}'}")
+        self.path, self.why = path, why
+
+
+class DiskFull(CannotWrite):
+    """There is no room for a file, or a limit on its size."""
 
 
 class BadInput(LockstepError):
@@ -50,11 +66,23 @@ class RunExists(BadInput):
         )
 
 
+class RunBusy(BadInput):
+    """Two processes may not write one run."""
+
+
 class NotARun(BadInput):
     """A folder that holds no readable run."""
 
     def __init__(self, folder: object, why: str) -> None:
         super().__init__(f"{folder} is not a run: {why}")
+
+
+class BadCheckpoint(NotARun):
+    """A checkpoint that must not be taken up; `hint` says what can be done instead."""
+
+    def __init__(self, path: object, why: str, hint: str = "") -> None:
+        BadInput.__init__(self, f"{path} {why}{hint and f'; {hint}'}")
+        self.path, self.why, self.hint = path, why, hint
 
 
 class MissingExtra(BadInput):

@@ -8,6 +8,15 @@ from lockstep.cli import main
 from tests import tiny
 
 CASES = {
+    "a run to watch that is not there": (
+        ["watch", "runs/nope"],
+        "is not a run: there is no such folder",
+    ),
+    "a log that is not there": (
+        ["doctor", "runs/nope"],
+        "there is no runs/nope; the doctor reads a run folder or a log",
+    ),
+    "checkpoints to migrate that are not there": (["migrate", "runs/nope"], "runs/nope"),
     "a world that is not registered": (
         ["train", "uav-mek"],
         "there is no world called 'uav-mek'; did you mean 'uav-mec'?",

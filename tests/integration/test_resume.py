@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.errors import BadInput, NotARun
+from lockstep.errors import BadCheckpoint, BadInput
 from lockstep.run import checkpoint, loop
 from lockstep.run.config import preset
 from lockstep.run.loop import Progress
@@ -122,24 +122,62 @@ def test_a_finished_run_is_left_as_it_is(tmp_path: Path):
     assert before == {f: f.read_bytes() for f in run.folder.rglob("*") if f.is_file()}
 
 
-def test_code_that_changed_is_refused_unless_allowed(tmp_path: Path):
+def test_code_that_changed_is_refused_unless_accepted(tmp_path: Path):
     with pytest.raises(Killed):
         loop.train(tiny.config(updates=2), tmp_path / "old", on_update=kill_after(1))
     run = Run.open(tmp_path / "old")
     write_json(run.dir.manifest, run.manifest | {"code_version": "older"})
     with pytest.raises(BadInput, match="the code has changed since"):
         loop.resume(run.folder)
-    assert loop.resume(run.folder, allow_new_code=True).finished
+    assert loop.resume(run.folder, accept_changes=True).finished
+    assert Run(run.folder).manifest["resumed_at"][-1]["accepted"] == ["code"]
 
 
-def test_a_checkpoint_of_another_shape_is_refused(tmp_path: Path):
+def _stopped(folder: Path) -> Run:
+    config = tiny.config(updates=3, checkpoint_every=1, keep_checkpoints=9)
     with pytest.raises(Killed):
-        loop.train(
-            tiny.config(updates=2, checkpoint_every=1), tmp_path / "x", on_update=kill_after(1)
-        )
-    run = Run.open(tmp_path / "x")
+        loop.train(config, folder, on_update=kill_after(2))
+    return Run.open(folder)
+
+
+def _with_setting(run: Run, name: str, value: object) -> None:
     config = read_json(run.dir.config)
-    config["learner"]["settings"]["hidden"] = 32
+    config["learner"]["settings"][name] = value
     write_json(run.dir.config, config)
-    with pytest.raises(NotARun, match="does not fit its configuration"):
+
+
+def test_a_checkpoint_of_another_shape_is_refused_by_the_names_of_its_parts(tmp_path: Path):
+    run = _stopped(tmp_path / "x")
+    _with_setting(run, "hidden", 32)
+    with pytest.raises(BadInput, match="the config has changed since"):
         loop.resume(run.folder)
+    message = r"does not fit the run's configuration: .*learner/weights/mu must be float32 of shape"
+    with pytest.raises(BadCheckpoint, match=message):
+        loop.resume(run.folder, accept_changes=True)
+
+
+def test_settings_that_changed_are_accepted_once_and_then_belong_to_the_run(tmp_path: Path):
+    run = _stopped(tmp_path / "x")
+    _with_setting(run, "clip_ratio", 0.1)
+    with pytest.raises(Killed):  # before it could write a checkpoint of its own
+        loop.resume(run.folder, accept_changes=True, on_update=_at_once_without_checkpoint(run))
+    assert loop.resume(run.folder).finished
+
+
+def _at_once_without_checkpoint(run: Run) -> Callable[[Progress], None]:
+    def watch(progress: Progress) -> None:
+        for suffix in ("pt", "json"):
+            (run.dir.checkpoints / f"{progress.step}.{suffix}").unlink(missing_ok=True)
+        (run.dir.checkpoints / "latest").unlink()
+        raise Killed
+
+    return watch
+
+
+def test_a_run_goes_back_to_an_older_checkpoint_and_ends_the_same(tmp_path: Path):
+    run = _stopped(tmp_path / "x")
+    config = run.config
+    resumed = loop.resume(run.folder, step=tiny.STEPS_PER_UPDATE)
+    assert resumed.manifest["resumed_at"][-1]["step"] == tiny.STEPS_PER_UPDATE
+    assert (run.dir.checkpoints / f"{2 * tiny.STEPS_PER_UPDATE}.pt.aside").is_file()
+    same_result(loop.train(config, tmp_path / "straight"), resumed)

@@ -35,7 +35,12 @@ def test_train_writes_a_whole_run(run: Path):
         (2, 1, 1),
     ]
     assert list(rows[0])[:4] == ["update", "step", "member", "seed"]
-    assert {key.partition("/")[0] for key in list(rows[0])[4:]} <= {"world", "train", "audit"}
+    assert {key.partition("/")[0] for key in list(rows[0])[4:]} == {
+        "world",
+        "episode",
+        "train",
+        "audit",
+    }
 
 
 def test_train_again_gets_the_next_name_and_the_same_numbers(

@@ -10,10 +10,14 @@ from collections.abc import Sequence
 VERBS = {
     "demo": "train on a small scene, compare, and draw pictures: three minutes",
     "train": "train a learner in a world, one member for each seed",
-    "resume": "continue a run from its latest checkpoint",
+    "resume": "continue a run from its newest checkpoint",
+    "watch": "show runs as they go; mark those that are stalled or dead",
+    "doctor": "say what is wrong with a run, or with somebody else's log",
     "evaluate": "measure a run on fixed episodes, beside heuristics",
     "render": "draw a flight of a run as a picture or an animation",
     "worlds": "list the worlds with their roles, spaces and metrics",
+    "verify-resume": "kill a run at random instants and prove that it resumes exactly",
+    "migrate": "bring older or foreign checkpoints up to date",
 }
 
 EXAMPLES = """\
@@ -60,8 +64,9 @@ def _call(verb: str, rest: list[str]) -> int:
     from lockstep.errors import BadInput, LockstepError
 
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    module = verb.replace("-", "_")
     try:
-        code: int = importlib.import_module(f"lockstep.cli.{verb}").main(rest)
+        code: int = importlib.import_module(f"lockstep.cli.{module}").main(rest)
     except BadInput as error:
         print(f"lockstep {verb}: {error}", file=sys.stderr)
         return 2

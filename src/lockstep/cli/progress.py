@@ -28,6 +28,7 @@ def shown(title: str, *, console: Console) -> Iterator[OnUpdate]:
         task = bar.add_task(title, total=None, numbers="")
 
         def show(progress: Progress) -> None:
+            _findings(progress, console)
             bar.update(
                 task,
                 total=progress.updates,
@@ -46,7 +47,14 @@ def numbers(progress: Progress) -> str:
     return f"{name} {mean:.4f}  {progress.steps_per_s:,.0f} steps/s"
 
 
+def _findings(progress: Progress, console: Console) -> None:
+    """What the doctor found, above the bar; each at most once in a while."""
+    for finding in progress.findings:
+        console.print(f"doctor: {finding}", highlight=False, soft_wrap=True)
+
+
 def _line(title: str, progress: Progress, console: Console) -> None:
+    _findings(progress, console)
     every = max(1, -(-progress.updates // LINES))
     if progress.update % every == 0 or progress.update == progress.updates:
         console.print(

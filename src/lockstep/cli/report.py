@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lockstep.cli.flags import print_json
+from lockstep.run.config import TrainConfig
 from lockstep.run.evaluate import Evaluation, interval
 from lockstep.run.record import Run
 
@@ -20,11 +21,19 @@ def console_for(*, as_json: bool) -> Console:
     return console
 
 
+def device_line(*, asked: TrainConfig, taken: TrainConfig) -> str:
+    """Which device a run takes, and why."""
+    if asked.device != "auto":
+        return f"device: {taken.device}"
+    why = "there is one" if taken.device == "cuda" else "no GPU was found; --require-gpu insists"
+    return f"device: {taken.device} (auto: {why})"
+
+
 def report(run: Run, *, console: Console, as_json: bool) -> int:
-    """Says how a run ended; 1 if it was stopped before its end."""
+    """Says how a run ended: at its end, or stopped on request."""
     if not run.finished:
         console.print(f"stopped; continue with: lockstep resume {run.folder}", soft_wrap=True)
-        return 1
+        return 0
     if as_json:
         print_json({"run": str(run.folder), **run.summary})
         return 0

@@ -10,22 +10,30 @@ import tyro
 from lockstep.cli.flags import parse
 
 DESCRIPTION = """\
-Continue a run from its latest checkpoint to its end. What was written after that checkpoint is cut
+Continue a run from its newest checkpoint to its end. What was written after that checkpoint is cut
 off and made again, so the run ends with the bytes of one that was never stopped. A finished run is
-left as it is.
+left as it is. Without RUN, the newest unfinished run under --root is taken.
 
 examples:
-  lockstep resume runs/uav-mec-ab-mappo-1"""
+  lockstep resume runs/uav-mec-ab-mappo-1
+  lockstep resume
+  lockstep resume runs/uav-mec-ab-mappo-1 --member 2"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResumeFlags:
     """The flags of the verb."""
 
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """Folder of the run."""
-    allow_new_code: bool = False
-    """Continue although the code has changed since the run was started."""
+    run: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
+    """Folder of the run, or one of its checkpoint files."""
+    root: Path = Path("runs")
+    """Folder to search when no run is named."""
+    accept_changes: bool = False
+    """Continue although code or settings have changed since; the manifest records it."""
+    set_aside_newer: bool = False
+    """With an older checkpoint as RUN: rename the newer ones and go back to it."""
+    member: int | None = None
+    """Take this member out of the pack, as a run of its own beside it, and continue that."""
     json: bool = False
     """Print the run's summary as JSON, and nothing else, on standard output."""
 
@@ -36,11 +44,19 @@ def main(argv: Sequence[str]) -> int:
     from lockstep.cli.progress import shown  # these import torch, which takes seconds
     from lockstep.cli.report import console_for, report
     from lockstep.run import loop
+    from lockstep.run.find import find
+    from lockstep.run.members import extract
     from lockstep.run.record import Run
 
     console = console_for(as_json=flags.json)
-    if Run.open(flags.run).finished:
-        console.print(f"{flags.run} is finished already; nothing was done", soft_wrap=True)
-    with shown(flags.run.name, console=console) as watch:
-        run = loop.resume(flags.run, on_update=watch, allow_new_code=flags.allow_new_code)
+    found = find(flags.run, root=flags.root, set_aside_newer=flags.set_aside_newer)
+    console.print(found.why, soft_wrap=True, highlight=False)
+    folder, step = found.folder, found.step
+    if flags.member is not None:
+        folder = folder.with_name(f"{folder.name}-member-{flags.member}")
+        extract(Run.open(found.folder), flags.member, folder, step=step)
+        console.print(f"member {flags.member} goes on alone in {folder}", soft_wrap=True)
+        step = None
+    with shown(folder.name, console=console) as watch:
+        run = loop.resume(folder, step=step, on_update=watch, accept_changes=flags.accept_changes)
     return report(run, console=console, as_json=flags.json)

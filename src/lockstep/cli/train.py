@@ -4,14 +4,14 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import tyro
 
 from lockstep.cli.flags import bad_settings, named_value, parse
-from lockstep.errors import RunExists
+from lockstep.errors import BadInput, RunExists
 from lockstep.learners.config import LEARNERS
-from lockstep.run.config import TrainConfig, parse_seeds, preset
+from lockstep.run.config import Execution, TrainConfig, parse_seeds, preset
 from lockstep.run.rundir import run_folder
 from lockstep.worlds import registry
 
@@ -23,13 +23,14 @@ examples:
   lockstep train uav-mec --scenario paper --seeds 5 --learner ab-mappo --total-steps 80000
   lockstep train uav-mec --seeds 3,7,9 --world.bandwidth-mhz 30 --learner.clip-ratio .1
 
-The run is written to ROOT/NAME; an interrupt (Ctrl-C) stops it after the update in progress, with a
-checkpoint, and `lockstep resume` goes on from there."""
+The run is written to ROOT/NAME. An interrupt (Ctrl-C) or SIGTERM stops it after the update in
+progress, with a checkpoint, and `lockstep resume` goes on from there; a second one stops it at
+once. `lockstep watch` shows it from another terminal, `lockstep doctor` says what looks wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainFlags:
-    """What every world and learner share."""
+class _Asked:
+    """What is to be trained, and where it goes."""
 
     world_name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="WORLD")]
     """The world to train in; `lockstep worlds` lists them."""
@@ -47,20 +48,17 @@ class TrainFlags:
     """Name of the run; by default WORLD-LEARNER-N with the first free N."""
     root: Path = Path("runs")
     """Folder that holds the runs."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to run; auto takes the GPU if there is one."""
-    compile: Literal["auto", "on", "off"] = "off"
-    """Compile the world's step and acting; auto does so where a compiler is found."""
-    graphs: bool = True
-    """On a GPU, replay collection and updates as CUDA graphs."""
-    deterministic: bool = False
-    """Allow only deterministic kernels, for exact resume on a GPU."""
-    threads: int = 1
-    """CPU threads of the arithmetic."""
-    checkpoint_every: int = 25
-    """Updates between checkpoints."""
+    resume: bool = False
+    """Continue an unfinished run under --root with these settings, if there is one."""
+    require_gpu: bool = False
+    """Fail if there is no GPU, instead of training on the CPU."""
     json: bool = False
     """Print the run's summary as JSON, and nothing else, on standard output."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainFlags(Execution, _Asked):
+    """What every world and learner share."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -103,26 +101,40 @@ def to_config(flags: Any) -> TrainConfig:
     """The run's configuration behind the flags; ValueError where settings contradict."""
     base = preset(flags.world_name, scenario=flags.scenario, learner=flags.learner)
     total = base.total_steps if flags.total_steps is None else flags.total_steps
-    same = ("device", "compile", "graphs", "deterministic", "threads", "checkpoint_every")
     return replace(
         base,
         world=flags.world_config,
         learner=flags.learner_config,
         seeds=parse_seeds(flags.seeds, first=flags.seed),
         total_steps=total,
-        **{name: getattr(flags, name) for name in same},
+        **{field.name: getattr(flags, field.name) for field in dataclasses.fields(Execution)},
     )
 
 
 def _train(config: TrainConfig, flags: Any) -> int:
     folder = run_folder(config, name=flags.name, root=flags.root)
-    if folder.exists():
+    if folder.exists() and not flags.resume:
         raise RunExists(folder)
     from lockstep.cli.progress import shown  # these import torch, which takes seconds
-    from lockstep.cli.report import console_for, report
+    from lockstep.cli.report import console_for, device_line, report
     from lockstep.run import loop
+    from lockstep.run.find import find
+    from lockstep.run.trainer import resolve
 
     console = console_for(as_json=flags.json)
+    if flags.require_gpu and config.device == "auto":
+        config = replace(config, device="cuda")
+    if flags.resume:
+        try:
+            found = find(None, root=flags.root, config=config)
+        except BadInput as none:
+            console.print(f"{none}; starting anew", soft_wrap=True, highlight=False)
+        else:
+            console.print(found.why, soft_wrap=True, highlight=False)
+            with shown(found.folder.name, console=console) as watch:
+                run = loop.resume(found.folder, step=found.step, on_update=watch)
+            return report(run, console=console, as_json=flags.json)
+    console.print(device_line(asked=config, taken=resolve(config)), soft_wrap=True)
     with shown(folder.name, console=console) as watch:
         run = loop.train(config, folder, on_update=watch)
     return report(run, console=console, as_json=flags.json)

@@ -77,6 +77,7 @@ def _describe(name: str, scenario: str | None) -> dict[str, Any]:
             }
             for role in spec.roles
         ],
+        "better": spec.metric(spec.objective).better,
         "metrics": [{"name": m.name, "unit": m.unit, "meaning": m.meaning} for m in spec.metrics],
     }
 
@@ -87,7 +88,8 @@ def _show(world: dict[str, Any], console: "Console") -> None:
     console.print(f"[bold]{world['name']}[/]  {world['summary']}", highlight=False)
     console.print(f"  scenarios   {', '.join(world['scenarios'])} (shown: {world['scenario']})")
     console.print(f"  heuristics  {', '.join(world['heuristics'])}")
-    console.print(f"  horizon     {world['horizon']} steps; objective {world['objective']}, least")
+    aim = f"{world['objective']}, {world['better']} is better"
+    console.print(f"  horizon     {world['horizon']} steps; objective {aim}")
     roles = Table(title="roles", title_justify="left")
     for heading in ("role", "agents", "observation", "entities", "action", "discount"):
         roles.add_column(heading)

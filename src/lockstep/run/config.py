@@ -55,30 +55,17 @@ class Operations:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig:
-    """Everything that decides a run's results, and then how it is carried out."""
+class Execution:
+    """Where and how a run is carried out; it enters no hash."""
 
-    world: WorldConfig
-    """Settings of the world."""
-    learner: LearnerConfig
-    """Settings of the learner."""
-    seeds: tuple[int, ...] = (0,)
-    """One member for each seed."""
-    total_steps: int = DEFAULT_TOTAL_STEPS
-    """Environment steps of each member, over all its lanes."""
-
-    scenario: str = ""
-    """Name of the scenario the world settings started from."""
-    algorithm: str = ""
-    """Name of the configuration the learner settings started from."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to run; `auto` takes the GPU if there is one."""
+    """Where to run; auto takes the GPU if there is one, and says what it took."""
     compile: Literal["auto", "on", "off"] = "off"
-    """Compile the world's step and acting; `auto` does so where a compiler is found."""
+    """Compile the world's step and acting; auto does so where a compiler is found."""
     graphs: bool = True
     """On a GPU, replay collection and updates as CUDA graphs where the world allows it."""
     deterministic: bool = False
-    """Allow only deterministic kernels; costs speed on a GPU and nothing on the CPU."""
+    """Allow only deterministic kernels, for exact resume on a GPU; costs speed there."""
     threads: int = 1
     """CPU threads of the arithmetic."""
     checkpoint_every: int = 25
@@ -95,15 +82,36 @@ class TrainConfig:
     """How the run is watched and recorded."""
 
     def __post_init__(self) -> None:
+        for name in ("threads", "checkpoint_every", "keep_checkpoints", "accumulate"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(Execution):
+    """Everything that decides a run's results, and then how it is carried out."""
+
+    world: WorldConfig
+    """Settings of the world."""
+    learner: LearnerConfig
+    """Settings of the learner."""
+    seeds: tuple[int, ...] = (0,)
+    """One member for each seed."""
+    total_steps: int = DEFAULT_TOTAL_STEPS
+    """Environment steps of each member, over all its lanes."""
+    scenario: str = ""
+    """Name of the scenario the world settings started from."""
+    algorithm: str = ""
+    """Name of the configuration the learner settings started from."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.seeds:
             raise ValueError("seeds must name at least one seed")
         if len(set(self.seeds)) != len(self.seeds):
             raise ValueError(f"seeds must differ from each other, got {_listed(self.seeds)}")
         if any(not 0 <= seed < 2**63 for seed in self.seeds):
             raise ValueError(f"seeds must be 0 or more and below 2^63, got {_listed(self.seeds)}")
-        for name in ("threads", "checkpoint_every", "keep_checkpoints", "accumulate"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.total_steps < self.steps_per_update:
             raise ValueError(
                 f"total_steps ({self.total_steps}) must be at least one update of lanes * steps = "
@@ -162,24 +170,13 @@ class TrainConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Plain:
+class _Plain(Execution):
     """The settings of TrainConfig that need no tag to be read back."""
 
     seeds: tuple[int, ...]
     total_steps: int
     scenario: str
     algorithm: str
-    device: Literal["auto", "cpu", "cuda"]
-    compile: Literal["auto", "on", "off"]
-    graphs: bool
-    deterministic: bool
-    threads: int
-    checkpoint_every: int
-    keep_checkpoints: int
-    best_by: str
-    accumulate: int
-    auto_memory: bool
-    ops: Operations
 
 
 def preset(world: str, *, scenario: str | None = None, learner: str | None = None) -> TrainConfig:

@@ -12,6 +12,7 @@ from lockstep.core.streams import lane_keys
 from lockstep.core.world import World
 from lockstep.errors import BadInput
 from lockstep.run.jsonable import Json
+from lockstep.run.metrics import FOLDS
 from lockstep.run.policy import Policy
 from lockstep.run.trainer import threads
 
@@ -47,7 +48,7 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """Metrics of each episode: the mean over its steps."""
+    """Metrics of each episode: the mean over its steps, or what else the metric says it is."""
 
     label: str
     episodes: dict[str, NDArray[np.float64]] = field(repr=False)
@@ -132,19 +133,23 @@ def evaluate(
 def _play(
     policy: Policy, world: World, keys: torch.Tensor, deterministic: bool
 ) -> dict[str, NDArray[np.float64]]:
-    """One episode in every lane: metric name to its mean over the lane's steps `[L]`."""
+    """One episode in every lane: metric name to its number of the whole episode `[L]`."""
     world.reset(keys)
     policy.begin(keys)
     running = torch.ones(world.lanes, dtype=torch.bool, device=world.device)
     length = torch.zeros(world.lanes, dtype=torch.float64, device=world.device)
-    total = {m.name: torch.zeros_like(length) for m in world.spec.metrics}
+    over = {m.name: m.over for m in world.spec.metrics}
+    total = {name: torch.full_like(length, FOLDS[way].start) for name, way in over.items()}
     for _ in range(world.spec.horizon):
         step = policy.step(world, deterministic=deterministic)
         length += running
-        for name in total:
-            total[name] += torch.where(running, step.metrics[name].double(), 0.0)
+        for name, so_far in total.items():
+            joined = FOLDS[over[name]].join(so_far, step.metrics[name].double())
+            total[name] = torch.where(running, joined, so_far)
         running &= ~(step.terminated | step.truncated)
-    return {name: (sum_ / length).cpu().numpy() for name, sum_ in total.items()}
+    return {
+        name: (x / length if over[name] == "mean" else x).cpu().numpy() for name, x in total.items()
+    }
 
 
 def _t95(freedom: int) -> float:

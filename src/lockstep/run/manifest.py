@@ -12,8 +12,10 @@ from pathlib import Path
 import torch
 
 import lockstep
+from lockstep.core.world import World
 from lockstep.run.config import TrainConfig
 from lockstep.run.jsonable import Json
+from lockstep.run.metrics import SCHEMA
 from lockstep.worlds.registry import WorldConfig
 
 _SHARED = ("core", "nets", "learners", "collect")
@@ -34,8 +36,9 @@ def code_version(world: WorldConfig) -> str:
     return digest.hexdigest()
 
 
-def build(config: TrainConfig, *, device: torch.device) -> Json:
-    """The manifest of a run that starts now."""
+def build(config: TrainConfig, world: World) -> Json:
+    """The manifest of a run that starts now in `world`."""
+    spec, device = world.spec, world.device
     return {
         "code_version": code_version(config.world),
         "config_hash": config.hash,
@@ -49,6 +52,11 @@ def build(config: TrainConfig, *, device: torch.device) -> Json:
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         },
         "command": sys.argv,
+        "objective": spec.objective,
+        "metrics_schema": SCHEMA,
+        "metrics": {
+            m.name: {"unit": m.unit, "meaning": m.meaning, "better": m.better} for m in spec.metrics
+        },
         "resumed_at": [],
     }
 

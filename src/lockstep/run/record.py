@@ -8,11 +8,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from lockstep.core.world import WorldSpec
 from lockstep.errors import BadInput, NotARun
 from lockstep.run.config import TrainConfig
 from lockstep.run.jsonable import Json
-from lockstep.run.metrics import TAIL_UPDATES, Columns, by_member, columns, read_lines
+from lockstep.run.lines import TAIL_UPDATES, Columns, by_member, columns, read_lines
 from lockstep.run.rundir import RunDir, open_run, read_json
+
+_SIGN = {"lower": 1, "higher": -1}
 
 
 @dataclass(frozen=True)
@@ -69,8 +72,13 @@ class Run:
 
     @property
     def objective(self) -> str:
-        """The metric by which its members are compared; smaller is better."""
+        """The metric by which its members are compared."""
         return str(self.manifest["objective"])
+
+    @property
+    def objective_sign(self) -> int:
+        """1 where a smaller objective is better, -1 where a larger one is."""
+        return _SIGN[self.manifest["metrics"][self.objective]["better"]]
 
     def curve(self, name: str) -> NDArray[np.float64]:
         """A metric over the updates for each member: `[P, updates]`."""
@@ -80,14 +88,29 @@ class Run:
         return by_member(table, name)
 
     def best_member(self) -> int:
-        """The member with the smallest tail mean of the objective."""
-        tail = tail_mean(self.curve(f"world/{self.objective}"))  # [P]
+        """The member with the best tail mean of the objective."""
+        tail = self.objective_sign * tail_mean(self.curve(f"world/{self.objective}"))  # [P]
         return int(np.argmin(np.where(np.isnan(tail), math.inf, tail)))
 
     def __repr__(self) -> str:
         state = "finished" if self.finished else "unfinished"
         seeds = ", ".join(map(str, self.config.seeds))
         return f"Run({str(self.folder)!r}, {self.config.algorithm}, seeds {seeds}, {state})"
+
+
+def sign_of(key: str, spec: WorldSpec) -> int:
+    """1 where a smaller value of the metric `key` is better, -1 where a larger one is."""
+    if key.startswith("episode/") and "/return_" in key:
+        return -1
+    ways = {f"world/{metric.name}": metric.better for metric in spec.metrics}
+    better = ways.get(key, "none")
+    if better == "none":
+        directed = ", ".join(name for name, way in ways.items() if way != "none")
+        raise BadInput(
+            f"best_by must be a metric of which less or more is better, got '{key}'; there is "
+            f"{directed}, and episode/<role>/return_mean"
+        )
+    return _SIGN[better]
 
 
 def tail_mean(curve: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,13 +1,20 @@
 """The layout of a run folder, and files that are either whole or absent."""
 
+import errno
 import json
 import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from lockstep.errors import BadInput, NotARun, RunExists
+from lockstep.errors import BadInput, CannotWrite, DiskFull, NotARun, RunExists
 from lockstep.run.config import TrainConfig
 from lockstep.run.jsonable import Json
+
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_NO_RIGHT = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+_STARTING = ".starting"
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,11 @@ class RunDir:
         return self.folder / "checkpoints"
 
     @property
+    def findings(self) -> Path:
+        """What the doctor said while the run was going on."""
+        return self.folder / "findings.json"
+
+    @property
     def summary(self) -> Path:
         """Written last: its presence means that the run finished."""
         return self.folder / "summary.json"
@@ -52,19 +64,46 @@ class RunDir:
         return self.summary.is_file()
 
 
-def create(folder: Path) -> RunDir:
-    """A new run folder; one that exists is refused and left as it is."""
+def create(folder: Path, content: Mapping[str, Json] | None = None) -> RunDir:
+    """A new run folder; one that exists is refused and left as it is.
+
+    The JSON files of `content` come with it: the folder is filled under another name and renamed,
+    so that a process killed meanwhile leaves a run or none, and no name that is taken.
+    """
+    if folder.exists() or folder.is_symlink():
+        raise RunExists(folder)
+    unready = folder.with_name(f".{folder.name}{_STARTING}")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir()
-    except FileExistsError as error:
-        if folder.exists():
-            raise RunExists(folder) from error
+        _clear(unready)
+        unready.mkdir()
+        (unready / "checkpoints").mkdir()
+        for name, data in (content or {}).items():
+            write_json(unready / name, data)
+    except (FileExistsError, NotADirectoryError) as error:
         raise BadInput(f"{folder.parent} is not a folder, so no run can be put there") from error
     except OSError as error:
         raise BadInput(f"the run folder {folder} cannot be made: {error.strerror}") from error
-    (folder / "checkpoints").mkdir()
+    except CannotWrite as error:
+        raise BadInput(f"the run folder {folder} cannot be made: {error.why}") from error
+    try:
+        unready.rename(folder)
+    except OSError as error:  # another process made it at this moment
+        raise RunExists(folder) from error
+    sync_folder(folder.parent)
     return RunDir(folder)
+
+
+def _clear(unready: Path) -> None:
+    """Removes what a process left that was killed while it made a run folder."""
+    if not unready.is_dir():
+        return
+    for file in unready.iterdir():
+        if file.is_dir():
+            file.rmdir()
+        else:
+            file.unlink()
+    unready.rmdir()
 
 
 def open_run(folder: Path) -> RunDir:
@@ -95,20 +134,58 @@ def free_folder(root: Path, stem: str) -> Path:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Puts `data` at `path` such that a reader sees the old file or the new one, never a part."""
+    """Puts `data` at `path` such that a reader sees the old file or the new one, never a part.
+
+    CannotWrite (DiskFull for want of room) leaves the old file, and nothing beside it.
+    """
     temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync_folder(path.parent)
+    with writing(path):
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turns a full disk and a folder that is read-only into errors that say what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            raise DiskFull(path, str(error.strerror), "make room") from error
+        if error.errno in _NO_RIGHT:
+            raise CannotWrite(path, str(error.strerror), "make its folder writable") from error
+        raise
+
+
+def sweep(folder: Path) -> list[str]:
+    """Removes the temporary files of killed writers; their names. Only for who holds the lock."""
+    stale = sorted(folder.glob(".*.tmp"))
+    for file in stale:
+        file.unlink(missing_ok=True)
+    return [file.name for file in stale]
 
 
 def write_json(path: Path, data: Json) -> None:
     """Writes `data` in a form for people to read, whole or not at all."""
     text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
     write_atomic(path, text.encode() + b"\n")
+
+
+def keep_backup(path: Path) -> Path | None:
+    """Copies a file to `<name>.bak`; None if one is there: the first one is the original."""
+    backup = path.with_name(f"{path.name}.bak")
+    if backup.exists():
+        return None
+    write_atomic(backup, path.read_bytes())
+    return backup
 
 
 def read_json(path: Path) -> Json:

@@ -1,12 +1,15 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import scipy.stats
 import torch
 
+from lockstep.core.world import Metric, Step
 from lockstep.errors import BadInput
 from lockstep.learners import registry as learners
+from lockstep.learners.config import RandomizedConfig
 from lockstep.run import api
 from lockstep.run.compare import play_all
 from lockstep.run.config import preset
@@ -14,6 +17,7 @@ from lockstep.run.evaluate import _t95, evaluate, interval
 from lockstep.run.policy import LearnedPolicy
 from lockstep.worlds import registry as worlds
 from tests import tiny
+from tests.toys import Match
 
 
 def make(lanes: int):
@@ -83,6 +87,42 @@ def test_several_policies_meet_the_same_episodes():
     first, second = play_all(rules, tiny.config().world, episodes=3)
     for name, values in first.episodes.items():
         np.testing.assert_array_equal(second.episodes[name], values)
+
+
+class Uneven(Match):
+    """Lane l ends after l + 2 steps and then shows numbers that are no longer of its episode."""
+
+    def __init__(self, lanes: int) -> None:
+        super().__init__(lanes=lanes, horizon=lanes + 1)
+        named = ("mean", "last", "max", "min", "sum")
+        metrics = tuple(
+            Metric(name=over, unit="1", meaning=over, better="lower", over=over) for over in named
+        )
+        self.spec = replace(self.spec, metrics=metrics, objective="mean")
+
+    def advance(self) -> Step:
+        self.slot += 1
+        lane = torch.arange(self.lanes)
+        x = torch.where(self.slot <= lane + 2, (self.slot - 2.0) ** 2, 100.0)
+        return Step(
+            reward={"player": torch.zeros(self.lanes, 1)},
+            terminated=self.slot == lane + 2,
+            truncated=torch.zeros(self.lanes, dtype=torch.bool),
+            elapsed=torch.ones(self.lanes),
+            metrics={metric.name: x for metric in self.spec.metrics},
+            final={},
+        )
+
+
+def test_a_metric_is_of_the_episode_what_it_says_it_is():
+    world = Uneven(lanes=3)  # numbers 1 0, then 1 0 1, then 1 0 1 4
+    learner = learners.build(RandomizedConfig(), world.spec, seeds=[0])
+    found = evaluate(LearnedPolicy(learner), world, episodes=3).episodes
+    assert found["mean"].tolist() == [[0.5, pytest.approx(2 / 3), 1.5]]
+    assert found["last"].tolist() == [[0.0, 1.0, 4.0]]
+    assert found["max"].tolist() == [[1.0, 1.0, 4.0]]
+    assert found["min"].tolist() == [[0.0, 0.0, 0.0]]
+    assert found["sum"].tolist() == [[1.0, 2.0, 6.0]]
 
 
 def test_bad_questions_are_answered_in_a_sentence():

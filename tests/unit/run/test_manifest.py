@@ -6,6 +6,7 @@ import torch
 
 import lockstep
 from lockstep.run import manifest
+from lockstep.run.trainer import Trainer
 from tests import tiny
 
 
@@ -29,8 +30,9 @@ def test_the_code_version_follows_the_sources_that_decide_results(
 
 def test_the_manifest_says_what_the_run_was_made_with():
     config = tiny.config()
-    made_with = manifest.build(config, device=torch.device("cpu"))
+    made_with = manifest.build(config, Trainer(config).world)
     assert made_with["config_hash"] == config.hash
     assert made_with["seeds"] == [0, 1]
     assert made_with["packages"]["torch"] == torch.__version__
     assert made_with["machine"]["device"] == "cpu"
+    assert made_with["metrics"][made_with["objective"]]["better"] == "lower"
