@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lockstep.core.world import World
 
     Device = torch.device | str
-    Heuristics = dict[str, Callable[[Any], dict[str, Action]]]
+    Heuristics = dict[str, Callable[[Any, str], Action]]
 else:  # a scenario is looked up without importing torch, so nothing here may name its types
     World = Device = Heuristics = Any
 
@@ -35,6 +35,10 @@ class Entry:
     scenarios: str
     heuristics: str
     summary: str
+    learner: str = "ppo"
+    """Name of the learner that is trained by default."""
+    learner_settings: str = ""
+    """Where learner settings that suit the world lie, as `{scenario: {setting: value}}`, if any."""
 
 
 WORLDS: dict[str, Entry] = {
@@ -44,6 +48,15 @@ WORLDS: dict[str, Entry] = {
         scenarios="lockstep.worlds.uav_mec.config:SCENARIOS",
         heuristics="lockstep.worlds.uav_mec.heuristics:HEURISTICS",
         summary="Mobile users offload tasks to UAVs with edge servers; both learn.",
+        learner="ab-mappo",
+        learner_settings="lockstep.worlds.uav_mec.config:LEARNER_SETTINGS",
+    ),
+    "city-growth": Entry(
+        config="lockstep.worlds.city_growth.config:CityConfig",
+        world="lockstep.worlds.city_growth.world:CityGrowth",
+        scenarios="lockstep.worlds.city_growth.catalogue:SCENARIOS",
+        heuristics="lockstep.worlds.city_growth.heuristics:HEURISTICS",
+        summary="Industry, education and council build a city from sets of candidates.",
     ),
 }
 
@@ -63,8 +76,19 @@ def scenarios(name: str) -> dict[str, Any]:
     return cast(dict[str, Any], _load(_entry(name).scenarios))
 
 
+def learner(name: str) -> str:
+    """The learner that is trained in the world by default."""
+    return _entry(name).learner
+
+
+def learner_settings(name: str, scenario: str) -> dict[str, Any]:
+    """Settings that suit a scenario, whichever learner has them; imports no torch."""
+    path = _entry(name).learner_settings
+    return cast(dict[str, Any], _load(path).get(scenario, {})) if path else {}
+
+
 def heuristics(name: str) -> Heuristics:
-    """The world's policies without learning: from the world to an action of each role."""
+    """The world's policies without learning: from the world and a role to that role's action."""
     return cast(Heuristics, _load(_entry(name).heuristics))
 
 

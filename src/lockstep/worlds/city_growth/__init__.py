@@ -1,0 +1,1 @@
+"""City growth: industry, education and council build on slots of a growing city."""

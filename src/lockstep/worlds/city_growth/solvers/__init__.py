@@ -1,0 +1,1 @@
+"""Solvers without learning: each is a frozen bag of settings that maps (world, role) to picks."""

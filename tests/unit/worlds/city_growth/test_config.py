@@ -1,0 +1,134 @@
+"""A scenario is one validated document; what contradicts itself is refused by name."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lockstep.worlds.city_growth.catalogue import COUNCIL, DEFAULT, EDU, IND, SCENARIOS, TINY_4
+from lockstep.worlds.city_growth.config import (
+    CityConfig,
+    Hub,
+    LandConfig,
+    MapConfig,
+    PhaseConfig,
+    RewardConfig,
+)
+from lockstep.worlds.city_growth.document import dump_scenario, load_scenario, scenario_of
+from tests.unit.worlds.city_growth.helpers import PLAIN, builder, grid
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_written_scenario_loads_back_equal(name: str) -> None:
+    assert load_scenario(dump_scenario(SCENARIOS[name])) == SCENARIOS[name]
+
+
+def test_a_document_changes_what_it_names_and_nothing_else() -> None:
+    text = 'base = "legacy-turns"\nbuilds = 2\n[map]\nn_slots = 50\nhubs = [{ r0 = 9 }, {}]'
+    loaded = load_scenario(text)
+    legacy = SCENARIOS["legacy-turns"]
+    ground = replace(legacy.map, n_slots=50, hubs=(Hub(r0=9.0), Hub()))
+    assert loaded == replace(legacy, builds=2, map=ground)
+
+
+def test_without_a_base_a_document_starts_from_the_default() -> None:
+    assert load_scenario("") == DEFAULT
+    assert scenario_of({"horizon": 12}) == replace(DEFAULT, horizon=12)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("horizn = 3", "there is no setting 'horizn'; did you mean 'horizon'?"),
+        ("[map]\nn_slot = 3", "there is no setting 'n_slot' of map; did you mean 'n_slots'?"),
+        (
+            "[map]\nhubs = [{ weigt = 1 }]",
+            r"no setting 'weigt' of map.hubs\[0\]; did you mean 'weight'",
+        ),
+        ('base = "defualt"', "base must name a scenario, got 'defualt'; did you mean 'default'"),
+        ('horizon = "3"', "horizon must be of type int, got '3'"),
+        ("horizon = true", "horizon must be of type int, got True"),
+        ('debt = "none"', "debt must be one of soft, hard, got 'none'"),
+        ("map = 3", "map must be a table, got 3"),
+        ("zone_cost = 3", "zone_cost must be a list, got 3"),
+        ("zone_cost = [1, 2]", "zone_cost must have 3 entries, got 2"),
+        ('agents = [{ name = "x" }]', r"agents\[0\] must name types, which has no default"),
+        ("agents = [3]", r"agents\[0\] must be a table, got 3"),
+        ("[land]\ninertia = 2.0", "land: inertia must lie in 0..1, below 1, got 2.0"),
+        ("horizon = 0", "horizon must be at least 1, got 0"),
+        ("horizon = ", "the scenario must be TOML"),
+    ],
+)
+def test_a_document_with_a_mistake_is_refused_with_its_place(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_scenario(text)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: replace(PLAIN, cost=-1), "cost of building type 'P' must not be negative, got -1"),
+        (lambda: replace(PLAIN, name=""), "name of building type '' must not be empty"),
+        (lambda: replace(PLAIN, cluster=9), "cluster of building type 'P' must be 2 to 4 slots"),
+        (lambda: builder(types=()), "types of agent 'one' must name at least one, got none"),
+        (lambda: builder(types=(PLAIN, PLAIN)), "types of agent 'one' must differ by name"),
+        (lambda: builder(near_px=-1.0), "near_px of agent 'one' must not be negative, got -1.0"),
+        (lambda: builder(near_least=0), "near_least of agent 'one' must be at least 1, got 0"),
+        (lambda: builder(discount=2.0), "discount of agent 'one' must lie in 0..1, got 2.0"),
+        (lambda: MapConfig(n_slots=0), "n_slots must be at least 1, got 0"),
+        (lambda: MapConfig(metres_per_px=0.0), "metres_per_px must be positive, got 0.0"),
+        (lambda: MapConfig(hubs=()), "hubs must name at least one, got none"),
+        (lambda: replace(TINY_4.map, hubs=(Hub(),)), "hubs of a map given by hand need x and y"),
+        (lambda: replace(TINY_4.map, width=9), "slots must lie on the map"),
+        (
+            lambda: replace(TINY_4.map, slots=((1.0, 1.0, 0.0, 6),)),
+            "slots must have level 3, 4 or 5, got 6",
+        ),
+        (lambda: replace(TINY_4.map, maps="pool"), "maps must be 'fixed' for a map given by hand"),
+        (lambda: LandConfig(floor=1.0), "floor must lie in 0..1, below 1, got 1.0"),
+        (lambda: LandConfig(coarse_px=0), "coarse_px must be at least 1, got 0"),
+        (lambda: LandConfig(hub_sigma_px=0.0), "hub_sigma_px must be positive, got 0.0"),
+        (lambda: LandConfig(hub_weight=-1.0), "weights of the land price must not be negative"),
+        (lambda: RewardConfig(scale=0.0), "scale must be positive, got 0.0"),
+        (lambda: RewardConfig(lifetime=0), "lifetime must be at least 1 month, got 0"),
+        (
+            lambda: RewardConfig(tail_months=3.0),
+            "tail_months must be 0 under kind='npv', got 3.0",
+        ),
+        (lambda: grid(interest=-1.0), "interest must not be negative, got -1.0"),
+        (lambda: grid(river_half_m=0.0), "river_half_m must be positive, got 0.0"),
+        (lambda: grid(near_zone_px=60.0), "near_zone_px must not exceed mid_zone_px, got 60.0"),
+        (lambda: grid(builder(), builder()), "agents must differ by name"),
+        (lambda: CityConfig(agents=()), "agents must name at least one, got none"),
+        (lambda: grid(builder(bank_of_hub=1)), "hub of agent 'one' must be -1 or below 1, got 1"),
+        (
+            lambda: replace(DEFAULT, max_candidates=2),
+            "max_candidates must hold one of each of the 3 types of ind, got 2",
+        ),
+        (lambda: grid(rent_share=0.1), "rent_from must be one of one, got ind"),
+        (lambda: grid(schedule="phases"), "phases must name at least one, got none"),
+        (
+            lambda: replace(DEFAULT, phases=(PhaseConfig(agents=("ind", "eud")),)),
+            "phases must name agents among ind, edu, council, got eud",
+        ),
+        (
+            lambda: replace(DEFAULT, phases=(PhaseConfig(agents=("ind", "edu")),)),
+            "phases must name each of ind, edu, council once, got ind, edu",
+        ),
+        (
+            lambda: replace(DEFAULT, schedule="turns"),
+            "phases must be empty unless schedule is 'phases', got 2 with schedule='turns'",
+        ),
+    ],
+)
+def test_a_setting_that_cannot_hold_is_refused_by_name(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_agents_of_one_pool_share_a_ledger() -> None:
+    shared = replace(DEFAULT, agents=(IND, replace(EDU, pool="p"), replace(COUNCIL, pool="p")))
+    assert DEFAULT.ledgers == (0, 1, 2)
+    assert shared.ledgers == (0, 1, 1)
+    assert shared.shares_money
+    assert not DEFAULT.shares_money
