@@ -202,6 +202,6 @@ def _step(
         gain = torch.minimum(ratio * weight, ratio.clamp(1 - CLIP, 1 + CLIP) * weight)
         loss = -gain.mean() - 0.01 * entropy[valid].mean()
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]  # torch has no types here
+        loss.backward()
         optimizer.step()
     return (float(ratio.mean().detach()), k3), stepped

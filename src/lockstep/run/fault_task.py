@@ -76,7 +76,7 @@ class CandidateTask:
         self._chosen = action["pick"]
 
     def advance(self) -> Step:
-        """Rewards the choice by its place between the mean and the best, and draws new decisions."""
+        """Rewards the choice by its place between mean and best, and draws new decisions."""
         taste = self._context.unsqueeze(-2)  # [L, 1, 1, 2]
         rows = self._rows
         worth = rows[..., 0] * taste[..., 0] - rows[..., 1] * taste[..., 1] + rows[..., 2]
