@@ -1,5 +1,6 @@
 """Small worlds whose best policy is known, for tests of contracts and of learning."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -161,6 +162,17 @@ class Masked(Toy):
         worth = self.seen[..., :4]
         best = torch.where(self.legal(), worth, -1.0).amax(dim=-1)
         return worth.gather(-1, self.chosen["pick"].unsqueeze(-1)).squeeze(-1) - best
+
+
+class Waiting(Masked):
+    """Agents decide now and then, so that lanes differ in how many decisions they hold."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.spec = replace(self.spec, every_step=False)
+
+    def observe(self, role: str) -> Observation:
+        return replace(super().observe(role), acts=self.seen[..., 0] > 0.6)
 
 
 class Pool(Toy):

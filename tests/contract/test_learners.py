@@ -16,8 +16,9 @@ from lockstep.core.picks import PickSet
 from lockstep.core.rollout import Rollout
 from lockstep.core.streams import Streams, lane_keys
 from lockstep.core.world import World
+from lockstep.errors import UnknownName
 from lockstep.learners import registry
-from lockstep.learners.config import LEARNERS, LearnerConfig, PPOConfig
+from lockstep.learners.config import LEARNERS, LearnerConfig, PPOConfig, RandomizedConfig
 from lockstep.run.checkpoint import state_digest
 from lockstep.worlds import registry as worlds
 from lockstep.worlds.uav_mec.config import SCENARIOS
@@ -39,7 +40,8 @@ def small(config: LearnerConfig) -> LearnerConfig:
     return replace(config, lanes=LANES, steps=STEPS)
 
 
-CONFIGS = {name: small(config) for name, config in LEARNERS.items()}
+# `ppo` is another name for the settings of `ab-mappo`.
+CONFIGS = {name: small(config) for name, config in LEARNERS.items() if name != "ppo"}
 CONFIGS["with memory"] = replace(CONFIGS["ab-mappo"], memory="gru", reward_norm="running")
 
 
@@ -275,9 +277,22 @@ def test_learning_changes_the_weights_and_every_member_its_own_way(
 
 def test_the_registry_names_what_the_paper_names() -> None:
     assert {"ab-mappo", "b-mappo", "ag-mappo", "g-mappo", "randomized"} <= LEARNERS.keys()
+    assert LEARNERS["ppo"] == LEARNERS["ab-mappo"]
     heads = {name: getattr(config, "unit_head", None) for name, config in LEARNERS.items()}
     critics = {name: getattr(config, "critic", None) for name, config in LEARNERS.items()}
     assert (heads["ab-mappo"], critics["ab-mappo"]) == ("beta", "attention")
     assert (heads["b-mappo"], critics["b-mappo"]) == ("beta", "state")
     assert (heads["ag-mappo"], critics["ag-mappo"]) == ("gaussian_clip", "attention")
     assert (heads["g-mappo"], critics["g-mappo"]) == ("gaussian_clip", "state")
+
+
+def test_every_kind_of_learner_is_built_and_another_is_refused() -> None:
+    spec = WORLDS["Masked"](lanes=2).spec
+    for config in CONFIGS.values():
+        assert isinstance(registry.build(config, spec, seeds=[0], accumulate=2), Learner)
+
+    class Dreams(RandomizedConfig):
+        kind = "dreams"
+
+    with pytest.raises(UnknownName, match="no kind of learner called 'dreams'"):
+        registry.build(Dreams(), spec, seeds=[0])

@@ -35,9 +35,10 @@ def test_advantages_and_targets(golden: Check) -> None:
     elapsed = 1.0 + torch.arange(21.0, dtype=torch.float64).view(7, 3) % 3
     acts = torch.arange(21).view(7, 3) % 4 != 2
     off_policy = vtrace((rows[0] * 0.5).sin(), *rows, gamma=0.9, lam=0.95, rho_bar=1.2, c_bar=0.9)
+    by_decision = gae(*rows, gamma=0.9, lam=0.95, elapsed=elapsed, acts=acts)
     found = {
-        "gae": gae(*rows, gamma=0.9, lam=0.95),
-        "gae by decision": gae(*rows, gamma=0.9, lam=0.95, elapsed=elapsed, acts=acts),
+        "gae": gae(*rows, gamma=0.9, lam=0.95).advantage,
+        "gae by decision": by_decision.advantage,
         "vtrace target": off_policy.target,
         "vtrace advantage": off_policy.advantage,
     }

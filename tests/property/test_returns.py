@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, strategies as st
 from torch import Tensor
 
-from lockstep.core.returns import gae, vtrace
+from lockstep.core.returns import gae, judged, vtrace
 
 numbers = st.floats(-10.0, 10.0, allow_nan=False, width=32)
 shares = st.floats(0.0, 1.0)
@@ -78,26 +78,25 @@ def textbook_gae(lane: list[Row], gamma: float, lam: float) -> list[float]:
     return out
 
 
-def semi_markov_gae(lane: list[Row], gamma: float, lam: float) -> list[float]:
-    """Follows each decision forward to the next one, an end or the last row; then recurs."""
+def semi_markov_returns(lane: list[Row], gamma: float, lam: float) -> list[float]:
+    """Follows each row forward to the next decision, an end or the last row; then recurs."""
 
-    def advantage(start: int) -> float:
+    def earned(start: int) -> float:
         gained, discount = 0.0, 1.0
         for t in range(start, len(lane)):
             row = lane[t]
             gained += discount * row.reward
             discount *= gamma**row.elapsed
             if row.terminated:
-                return gained - lane[start].value
+                return gained
             gained_with_value = gained + discount * row.next_value
             if row.truncated or t + 1 == len(lane):
-                return gained_with_value - lane[start].value
+                return gained_with_value
             if lane[t + 1].acts:
-                later = discount * lam * advantage(t + 1)
-                return gained_with_value - lane[start].value + later
+                return gained_with_value + discount * lam * (earned(t + 1) - lane[t + 1].value)
         raise AssertionError
 
-    return [advantage(t) if row.acts else 0.0 for t, row in enumerate(lane)]
+    return [earned(t) for t in range(len(lane))]
 
 
 def slow_vtrace(
@@ -134,14 +133,14 @@ def both_ways(lane: list[Row]) -> tuple[list[Row], list[Row]]:
 
 @given(lane=lanes, gamma=shares, lam=shares)
 def test_gae_equals_the_textbook_sum(lane: list[Row], gamma: float, lam: float) -> None:
-    got = gae(*stacked_transitions(lane), gamma=gamma, lam=lam)
+    got = gae(*stacked_transitions(lane), gamma=gamma, lam=lam).advantage
     for column, one in zip(got.unbind(dim=1), both_ways(lane), strict=True):
         expected = torch.tensor(textbook_gae(one, gamma, lam), dtype=torch.float64)
         torch.testing.assert_close(column, expected, atol=1e-9, rtol=1e-9)
 
 
 @given(lane=lanes, gamma=shares, lam=shares)
-def test_semi_markov_gae_equals_following_each_decision(
+def test_semi_markov_gae_equals_following_each_row(
     lane: list[Row], gamma: float, lam: float
 ) -> None:
     got = gae(
@@ -151,9 +150,25 @@ def test_semi_markov_gae_equals_following_each_decision(
         elapsed=stacked(lane, "elapsed"),
         acts=stacked(lane, "acts"),
     )
-    for column, one in zip(got.unbind(dim=1), both_ways(lane), strict=True):
-        expected = torch.tensor(semi_markov_gae(one, gamma, lam), dtype=torch.float64)
-        torch.testing.assert_close(column, expected, atol=1e-9, rtol=1e-9)
+    for i, one in enumerate(both_ways(lane)):
+        target = torch.tensor(semi_markov_returns(one, gamma, lam), dtype=torch.float64)
+        torch.testing.assert_close(got.target[:, i], target, atol=1e-9, rtol=1e-9)
+        value = torch.tensor([row.value for row in one], dtype=torch.float64)
+        acts = torch.tensor([row.acts for row in one])
+        advantage = torch.where(acts, target - value, 0.0)
+        torch.testing.assert_close(got.advantage[:, i], advantage, atol=1e-9, rtol=1e-9)
+
+
+@given(lane=lanes)
+def test_a_critic_learns_where_a_decision_has_been_made_in_the_episode(lane: list[Row]) -> None:
+    got = judged(stacked(lane, "acts"), stacked(lane, "terminated"), stacked(lane, "truncated"))
+    for i, one in enumerate(both_ways(lane)):
+        expected, decided = [], False
+        for row in one:
+            decided = decided or row.acts
+            expected.append(decided)
+            decided = decided and not row.ends
+        assert got[:, i].tolist() == expected
 
 
 @given(lane=lanes, gamma=shares, lam=shares, rho_bar=st.floats(0.1, 3.0), c_bar=st.floats(0.1, 3.0))
@@ -178,7 +193,7 @@ def test_vtrace_equals_the_sums_of_the_paper(
 @given(lane=lanes, gamma=shares, lam=shares)
 def test_vtrace_on_its_own_policy_is_gae(lane: list[Row], gamma: float, lam: float) -> None:
     transitions = stacked_transitions(lane)
-    advantage = gae(*transitions, gamma=gamma, lam=lam)
+    target, advantage = gae(*transitions, gamma=gamma, lam=lam)
     got = vtrace(torch.zeros_like(advantage), *transitions, gamma=gamma, lam=lam)
     torch.testing.assert_close(got.advantage, advantage)
-    torch.testing.assert_close(got.target, advantage + stacked(lane, "value"))
+    torch.testing.assert_close(got.target, target)

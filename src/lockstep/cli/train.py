@@ -10,7 +10,6 @@ import tyro
 
 from lockstep.cli.flags import bad_settings, named_value, parse
 from lockstep.errors import BadInput, RunExists
-from lockstep.learners.config import LEARNERS
 from lockstep.run.config import Execution, TrainConfig, parse_seeds, preset
 from lockstep.run.rundir import run_folder
 from lockstep.worlds import registry
@@ -36,8 +35,8 @@ class _Asked:
     """The world to train in; `lockstep worlds` lists them."""
     scenario: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Scenario that the world's settings start from; by default the world's first."""
-    learner: Annotated[str, tyro.conf.arg(metavar="NAME")] = next(iter(LEARNERS))
-    """Learner that the learner's settings start from."""
+    learner: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """Learner that the learner's settings start from; by default the world's."""
     seeds: Annotated[str, tyro.conf.arg(metavar="COUNT|LIST")] = "1"
     """A number of seeds counted from --seed, or a list such as 3,7,9."""
     seed: int = 0
@@ -111,6 +110,13 @@ def to_config(flags: Any) -> TrainConfig:
     )
 
 
+def with_gpu(config: TrainConfig) -> TrainConfig:
+    """The configuration on a GPU, which must be there."""
+    if config.device == "cpu":
+        raise BadInput("--require-gpu and --device cpu contradict each other; leave one out")
+    return replace(config, device="cuda")
+
+
 def _train(config: TrainConfig, flags: Any) -> int:
     folder = run_folder(config, name=flags.name, root=flags.root)
     if folder.exists() and not flags.resume:
@@ -122,8 +128,8 @@ def _train(config: TrainConfig, flags: Any) -> int:
     from lockstep.run.trainer import resolve
 
     console = console_for(as_json=flags.json)
-    if flags.require_gpu and config.device == "auto":
-        config = replace(config, device="cuda")
+    if flags.require_gpu:
+        config = with_gpu(config)
     if flags.resume:
         try:
             found = find(None, root=flags.root, config=config)
@@ -131,10 +137,19 @@ def _train(config: TrainConfig, flags: Any) -> int:
             console.print(f"{none}; starting anew", soft_wrap=True, highlight=False)
         else:
             console.print(found.why, soft_wrap=True, highlight=False)
+            console.print(device_line(asked=config, taken=resolve(config)), soft_wrap=True)
+            how: dict[str, Any] = {name: getattr(config, name) for name in ("device", "threads")}
             with shown(found.folder.name, console=console) as watch:
-                run = loop.resume(found.folder, step=found.step, on_update=watch)
+                run = loop.resume(found.folder, step=found.step, on_update=watch, **how)
             return report(run, console=console, as_json=flags.json)
     console.print(device_line(asked=config, taken=resolve(config)), soft_wrap=True)
-    with shown(folder.name, console=console) as watch:
-        run = loop.train(config, folder, on_update=watch)
-    return report(run, console=console, as_json=flags.json)
+    while True:
+        try:
+            with shown(folder.name, console=console) as watch:
+                run = loop.train(config, folder, on_update=watch)
+        except RunExists:  # another process has just taken the name
+            if flags.name is not None:
+                raise
+            folder = run_folder(config, name=None, root=flags.root)
+        else:
+            return report(run, console=console, as_json=flags.json)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from lockstep.cli.flags import bad_settings, parse, print_json
-from lockstep.learners.config import LEARNERS
 from lockstep.run.config import TrainConfig, parse_seeds, preset
 from lockstep.run.jsonable import Json
 
@@ -41,8 +40,8 @@ class VerifyFlags:
     """How often the second run is killed."""
     scenario: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Scenario of the world; by default its first."""
-    learner: Annotated[str, tyro.conf.arg(metavar="NAME")] = next(iter(LEARNERS))
-    """Learner to train."""
+    learner: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """Learner to train; by default the world's."""
     seeds: Annotated[str, tyro.conf.arg(metavar="COUNT|LIST")] = "1"
     """A number of seeds, or a list such as 3,7,9."""
     checkpoint_every: int = 1

@@ -78,7 +78,10 @@ def _describe(name: str, scenario: str | None) -> dict[str, Any]:
             for role in spec.roles
         ],
         "better": spec.metric(spec.objective).better,
-        "metrics": [{"name": m.name, "unit": m.unit, "meaning": m.meaning} for m in spec.metrics],
+        "metrics": [
+            {"name": m.name, "unit": m.unit, "over": m.over, "meaning": m.meaning}
+            for m in spec.metrics
+        ],
     }
 
 
@@ -103,10 +106,10 @@ def _show(world: dict[str, Any], console: "Console") -> None:
             str(role["discount"]),
         )
     metrics = Table(title="metrics", title_justify="left")
-    for heading in ("metric", "unit", "meaning"):
+    for heading in ("metric", "unit", "over an episode", "meaning"):
         metrics.add_column(heading)
     for metric in world["metrics"]:
-        metrics.add_row(metric["name"], metric["unit"], metric["meaning"])
+        metrics.add_row(*(metric[name] for name in ("name", "unit", "over", "meaning")))
     console.print(roles, metrics)
 
 

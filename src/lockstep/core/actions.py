@@ -3,10 +3,11 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeAlias
-from zlib import crc32
 
 import torch
 from torch import Tensor
+
+from lockstep.core.streams import mix, scrambled
 
 Action: TypeAlias = dict[str, Tensor]
 """One decision per agent: part name to `[L, A, n]` numbers (Unit), `[L, A]` integers (a choice) or
@@ -201,10 +202,15 @@ class Observation:
             write(x[index], fresh[name], name)
 
     def fingerprint(self) -> Tensor:
-        """A 64-bit checksum of each agent's row, `[L, A]`: equal rows give equal sums anywhere."""
+        """A 64-bit checksum of each agent's row, `[L, A]`: equal rows give equal sums anywhere.
+
+        Every word is scrambled together with its place before the sum, so that no pattern of bits
+        makes up for another, as the sets of choices {0, 3} and {1, 2} would in a plain sum.
+        """
         lead = self.acts.ndim
-        sums = [_checksum(x, lead, name) for name, x in self.tensors().items()]
-        return torch.stack(sums).sum(dim=0)
+        word = torch.cat([_words(x, lead) for x in self.tensors().values()], dim=-1)  # [L, A, n]
+        place = scrambled(torch.arange(1, word.shape[-1] + 1, device=word.device))
+        return mix(word + place).sum(dim=-1)
 
 
 def _difference(declared: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:
@@ -233,13 +239,13 @@ def write(stored: Tensor, fresh: Tensor, name: str) -> None:
     stored.copy_(fresh)
 
 
-_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-def _checksum(x: Tensor, lead: int, name: str) -> Tensor:
-    """Sum of the bits of x over all but its first `lead` dims, weighted by position and name."""
-    bits = x.view(_BITS[x.element_size()]) if x.is_floating_point() else x
-    bits = bits.unsqueeze(-1).flatten(lead).long()  # [..., n]
-    start = crc32(name.encode())
-    weight = torch.arange(start, start + bits.shape[-1], device=x.device) * 0x9E3779B2 + 1  # odd
-    return (bits * weight).sum(dim=-1)
+def _words(x: Tensor, lead: int) -> Tensor:
+    """The bits of x over all but its first `lead` dims as 64-bit words, the last filled with 0."""
+    row = x.unsqueeze(-1).flatten(lead)  # [..., n]
+    each = 8 // x.element_size()  # numbers in a word
+    missing = -row.shape[-1] % each
+    if missing:
+        row = torch.nn.functional.pad(row, (0, missing))
+    elif row.storage_offset() % each:
+        row = row.clone()  # words begin on their boundaries
+    return row.contiguous().view(torch.int64)

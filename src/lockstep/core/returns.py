@@ -16,6 +16,13 @@ Flags = Bool[Tensor, "T *lanes"]
 Factor = float | Float[Tensor, "..."]  # a tensor broadcasts to [*lanes]: members differ
 
 
+class Estimates(NamedTuple):
+    """What a rollout says of its decisions and states, each `[T, *lanes]`."""
+
+    target: Reals  # what the critic learns
+    advantage: Reals  # what the policy gradient weighs by
+
+
 def gae(
     reward: Reals,
     value: Reals,
@@ -27,34 +34,42 @@ def gae(
     lam: Factor,
     elapsed: Reals | None = None,
     acts: Flags | None = None,
-) -> Reals:
+) -> Estimates:
     """Generalized advantage estimate (Schulman et al. 2016, eq. 16), by default row by row.
 
     With `elapsed`, row t discounts by `gamma ** elapsed[t]`. With `acts`, an agent that does not
     decide at a row lets its reward accrue to its last decision (semi-Markov): lam counts decisions,
     the last one open bootstraps from where the rollout stops, rewards before the first decision of
-    an episode belong to nobody, and the advantage is 0 wherever the agent does not act.
+    an episode belong to nobody, and the advantage is 0 wherever the agent does not act. The target
+    of such a row is what is earned from there on, as if a decision fell at it.
     """
     discount = gamma if elapsed is None else gamma**elapsed
     bootstrap, same_episode = _boundaries(next_value, terminated, truncated)
     target = reward + discount * bootstrap
     if acts is None:
-        return _sum_backward_(target - value, discount * lam * same_episode)
+        advantage = _sum_backward_(target - value, discount * lam * same_episode)
+        return Estimates(target=advantage + value, advantage=advantage)
 
     # A row without a decision takes for its baseline what the row before bootstrapped from, and is
     # passed on whole: the values between two decisions cancel, reward and discount remain. What
     # `roll` wraps around is never used: row 0 has none before it, the last row none after.
     baseline = torch.where(acts, value, bootstrap.roll(1, dims=0))
     passed_on = lam ** acts.to(value.dtype).roll(-1, dims=0)  # lam if the next row acts, else 1
-    advantage = _sum_backward_(target - baseline, discount * passed_on * same_episode)
-    return torch.where(acts, advantage, 0.0)
+    gained = _sum_backward_(target - baseline, discount * passed_on * same_episode)
+    return Estimates(target=gained + baseline, advantage=torch.where(acts, gained, 0.0))
 
 
-class VTrace(NamedTuple):
-    """Off-policy corrected estimates, each `[T, *lanes]`."""
+def judged(acts: Flags, terminated: Flags, truncated: Flags) -> Flags:
+    """Rows from an agent's first decision of each episode on: those a critic can learn from.
 
-    target: Reals  # what the critic learns
-    advantage: Reals  # what the policy gradient weighs by
+    While a decision is open its agent may wait, and the rollout may stop there and ask the critic.
+    Nobody asks about an agent that has decided nothing yet, or never does.
+    """
+    row = torch.arange(len(acts), device=acts.device).view(-1, *(1 for _ in acts.shape[1:]))
+    decision = torch.where(acts, row, -1).cummax(dim=0).values  # the last one, this row included
+    ended = torch.where(terminated | truncated, row, -1).cummax(dim=0).values
+    before = torch.cat((torch.full_like(ended[:1], -1), ended[:-1]))  # the last end before this row
+    return decision > before
 
 
 def vtrace(
@@ -69,7 +84,7 @@ def vtrace(
     lam: Factor = 1.0,
     rho_bar: float = 1.0,
     c_bar: float = 1.0,
-) -> VTrace:
+) -> Estimates:
     """V-trace (Espeholt et al. 2018, eq. 1 and sec. 4.2) for data of another policy.
 
     `log_ratio` is log pi(a|s) - log mu(a|s). The paper leaves lam to its remark 2, on the targets;
@@ -83,7 +98,7 @@ def vtrace(
 
     correction = _sum_backward_(rho * delta, decay * c)
     later = torch.cat((correction[1:], torch.zeros_like(correction[:1])))
-    return VTrace(target=value + correction, advantage=rho * (delta + decay * later))
+    return Estimates(target=value + correction, advantage=rho * (delta + decay * later))
 
 
 def _boundaries(next_value: Reals, terminated: Flags, truncated: Flags) -> tuple[Reals, Reals]:

@@ -30,19 +30,20 @@ def _shift(x: Words, bits: int) -> Words:
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def _mix(x: Words) -> Words:
+def mix(x: Words) -> Words:
+    """A bijection of 64-bit words in which every bit of x moves about half of the bits."""
     x = (x ^ _shift(x, 30)) * _MIX_1
     x = (x ^ _shift(x, 27)) * _MIX_2
     return x ^ _shift(x, 31)
 
 
-def _word(counter: Words) -> Words:
+def scrambled(counter: Words) -> Words:
     """64 random bits for each counter.
 
     The product is taken here, on data: of an arange, inductor would work it out as an index and
     overflow.
     """
-    return _mix(counter * _GOLDEN)
+    return mix(counter * _GOLDEN)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch has no types here
@@ -57,7 +58,7 @@ def lane_keys(
     """Stream keys of `lanes` lanes for each member seed, member-major: `L = len(seeds) * lanes`."""
     seed = torch.tensor(seeds, dtype=torch.int64, device=device)  # [P]
     lane = torch.arange(lanes, dtype=torch.int64, device=device)  # [N]
-    return _mix(_mix(seed * _GOLDEN).unsqueeze(-1) + (lane + 1) * _STEP).flatten()  # [P * N]
+    return mix(mix(seed * _GOLDEN).unsqueeze(-1) + (lane + 1) * _STEP).flatten()  # [P * N]
 
 
 class Streams:
@@ -73,7 +74,7 @@ class Streams:
 
     def draw(self, purpose: str) -> "Draw":
         """The numbers for one purpose at the current step; asked twice, the same ones."""
-        return Draw(_mix(_mix(self.key + self.step * _STEP) + _offset(purpose)))
+        return Draw(mix(mix(self.key + self.step * _STEP) + _offset(purpose)))
 
     def state_dict(self) -> dict[str, Tensor]:
         """Keys and counters: all there is."""
@@ -107,17 +108,17 @@ class Draw:
 
     def uniform(self, *shape: int) -> Float32[Tensor, "L ..."]:
         """Uniform numbers in the open interval (0, 1): `[L, *shape]`."""
-        return _open_unit(_shift(_word(self._counters(shape)), 41), bits=23)
+        return _open_unit(_shift(scrambled(self._counters(shape)), 41), bits=23)
 
     def normal(self, *shape: int) -> Float32[Tensor, "L ..."]:
         """Standard normal numbers `[L, *shape]`; none beyond 5.8."""
-        return _normal(_word(self._counters(shape)))
+        return _normal(scrambled(self._counters(shape)))
 
     def integers(self, high: int, *shape: int) -> Int64[Tensor, "L ..."]:
         """Whole numbers in 0..high-1, `[L, *shape]`; the bias is below high / 2^32."""
         if not 1 <= high <= 2**31:
             raise ValueError(f"high must be in 1..2^31, got {high}")
-        return _shift(_word(self._counters(shape)), 32) * high >> 32
+        return _shift(scrambled(self._counters(shape)), 32) * high >> 32
 
     def gamma(self, shape_parameter: Float[Tensor, "L ..."]) -> Float[Tensor, "L ..."]:
         """Gamma(shape, 1) variates for shapes of at least 1 (Marsaglia and Tsang 2000)."""
@@ -153,7 +154,7 @@ def _gamma(counter: Words, d: Float[Tensor, "..."], *, rounds: int) -> Float[Ten
     """
     if rounds == 0 or d.numel() == 0:
         return d
-    word = _word(counter)
+    word = scrambled(counter)
     x = _normal(word)
     cube = (1.0 + torch.rsqrt(9.0 * d) * x) ** 3
     # The clamp makes the bound of a negative cube so low that it is always refused.

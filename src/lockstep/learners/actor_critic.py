@@ -16,7 +16,9 @@ from lockstep.core.learner import Decision
 from lockstep.core.programs import compiled
 from lockstep.core.rollout import Rollout, allocate
 from lockstep.core.streams import Draw, Streams, lane_keys
+from lockstep.core.trees import mapped
 from lockstep.core.world import Views, WorldSpec
+from lockstep.learners.batch import split_lanes
 from lockstep.learners.config import PPOConfig
 from lockstep.nets.critics import AttentionCritic, StateCritic
 from lockstep.nets.packing import Adam, Pack
@@ -42,6 +44,7 @@ class ActorCritic:
         self.config, self.spec, self.seeds = config, spec, tuple(seeds)
         self.members = len(seeds)
         self.device, self.dtype = torch.device(device), dtype
+        self.parts = 1  # of all lanes, one after the other through a network where memory is short
         self.version = torch.zeros((), dtype=torch.int64, device=device)
         self.streams = Streams(lane_keys(seeds, lanes=1, device=device))  # for minibatches
         self.policies = {
@@ -137,28 +140,40 @@ class ActorCritic:
         draw: Draw,
         deterministic: bool,
     ) -> Decision:
+        law, memory = self.policy(role, observation, memory, starts)
+        action = law.mode() if deterministic else law.sample(draw)
+        log_prob, entropy = law.log_prob_and_entropy(action)
+        return Decision(action=action, log_prob=log_prob, entropy=entropy, memory=memory)
+
+    def policy(
+        self, role: str, obs: Observation, memory: Tensor, starts: Tensor
+    ) -> tuple[Joint, Tensor]:
+        """The distribution of decisions, and the memory after them: the only way to build one.
+
+        It is for the lanes of one step, `[L, A, ...]` with memory `[L, A, Z]` and starts `[L]`, as
+        acting has them; or for the rows of a rollout, `[P, T, N, A, ...]` with memory `[P, N, A,
+        Z]` and starts `[P, T, N]`, as audit and loss have them.
+        """
+        if starts.ndim == 3:
+            params, memory = self._parameters(role, obs, memory, starts)
+            return self._joint(role, params, obs), memory
         P = self.members
         N = starts.shape[0] // P
 
-        def members(x: Tensor) -> Tensor:
-            return x.reshape(P, N, *x.shape[1:])
+        def rows(x: Tensor) -> Tensor:
+            return split_lanes(x, P).unsqueeze(1)  # [P, 1, N, ...]
 
         def lanes(x: Tensor) -> Tensor:
             return x.expand(P, 1, N, *x.shape[3:]).flatten(0, 2)  # [L, ...]
 
-        obs = observation.map(lambda x: members(x).unsqueeze(1))  # [P, 1, N, A, ...]
-        params, memory = self._parameters(role, obs, members(memory), members(starts).unsqueeze(1))
-        choice = self._joint(role, {name: lanes(x) for name, x in params.items()}, observation)
-        action = choice.mode() if deterministic else choice.sample(draw)
-        log_prob, entropy = choice.log_prob_and_entropy(action)
-        return Decision(
-            action=action, log_prob=log_prob, entropy=entropy, memory=memory.flatten(0, 1)
-        )
+        params, memory = self._parameters(role, obs.map(rows), split_lanes(memory, P), rows(starts))
+        law = self._joint(role, {name: lanes(x) for name, x in params.items()}, obs)
+        return law, memory.flatten(0, 1)
 
     def _parameters(
         self, role: str, obs: Observation, memory: Tensor, starts: Tensor
     ) -> tuple[Parameters, Tensor]:
-        """Distribution parameters for `[P, T, N, A, ...]`; acting, audit and loss all come here."""
+        """The first half of `policy`, for `[P, T, N, A, ...]`: what the network makes of it."""
         with self._precision():
             params, memory = self.policies[role](
                 obs.features, obs.entities, obs.legal, memory, starts
@@ -166,6 +181,7 @@ class ActorCritic:
         return params, memory
 
     def _joint(self, role: str, params: Parameters, obs: Observation) -> Joint:
+        """The second half of `policy`; apart only for the probe, which keeps what is between."""
         config = self.config
         explore = Exploration(temperature=config.temperature, epsilon=config.epsilon)
         return joint(self.spec.role(role), params, obs, config.unit_head, explore)
@@ -197,17 +213,19 @@ class ActorCritic:
     @torch.no_grad()
     def value(self, state: Views) -> dict[str, Tensor]:
         """Values `[L, A]` of inputs `[L, ...]`, or `[T, L, A]` of a rollout's `[T, L, ...]`."""
-        P = self.members
         name, first = next((n, x) for seen in state.values() for n, x in seen.items())
         lead = first.ndim - len(self.spec.critic[name].shape) - 1  # dims before L: 0 or 1
 
-        def members(x: Tensor) -> Tensor:
-            split = x.reshape(*x.shape[:lead], P, -1, *x.shape[lead + 1 :])
-            return split.movedim(lead, 0)  # [P, (T,) N, ...]
+        def members(x: Tensor) -> Sequence[Tensor]:
+            split = split_lanes(x, self.members, dim=lead).movedim(lead, 0)
+            return split.chunk(self.parts, dim=lead + 1)  # each [P, (T,) N / parts, ...]
 
-        value = self._values(
-            {view: {n: members(x) for n, x in seen.items()} for view, seen in state.items()}
-        )
+        def piece(i: int) -> Views:
+            found: Views = mapped(state, lambda x: members(x)[i])
+            return found
+
+        pieces = [self._values(piece(i)) for i in range(len(members(first)))]
+        value = {role: torch.cat([p[role] for p in pieces], dim=lead + 1) for role in pieces[0]}
         return {role: v.movedim(0, lead).flatten(lead, lead + 1) for role, v in value.items()}
 
     def _values(self, state: Views) -> dict[str, Tensor]:
@@ -241,6 +259,4 @@ class ActorCritic:
 
 def sliced(state: Any, member: int) -> Any:
     """A nested state with every tensor `[P, ...]` cut to one member; scalars stay."""
-    if isinstance(state, dict):
-        return {name: sliced(value, member) for name, value in state.items()}
-    return state[member : member + 1] if state.ndim else state
+    return mapped(state, lambda x: x[member : member + 1] if x.ndim else x)

@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 from lockstep.core.actions import Action, Observation
+from lockstep.core.returns import Estimates, judged
 from lockstep.core.rollout import Rollout
+from lockstep.core.trees import mapped
 from lockstep.core.world import Views
 from lockstep.learners.normalise import Moments
 
@@ -24,23 +26,33 @@ class RoleBatch:
     value: Tensor
     advantage: Tensor  # standardised before it is learned from; 0 where the agent only waited
     target: Tensor  # what the critic should have said
-    weight: Tensor  # 1 where the agent decided, 0 where it only waited
+    decided: Tensor  # 1 where the policy learns: the agent decided; 0 where it only waited
+    judged: Tensor  # 1 where the critic learns: from the agent's first decision of an episode on
     memory: Tensor  # [P, N, A, Z] before the first row
-    count: Tensor  # [P] decisions of the whole minibatch, of which these may be a part
+    n_decided: Tensor  # [P] such rows of the whole minibatch, of which these may be a part
+    n_judged: Tensor  # [P]
+
+    def mean(self, x: Tensor) -> Tensor:
+        """Mean of x over the minibatch's decisions, `[P]`; of a part of it, the part's share."""
+        return weighted_mean(x, self.decided, self.n_decided)
 
     def map(self, rows: Change, memory: Change) -> "RoleBatch":
         """The same with `rows` applied to what has a time and `memory` to what has none."""
-        weight = rows(self.weight)
+        decided = rows(self.decided)
+        # Where every agent decides at every step the two are one tensor.
+        judged = decided if self.judged is self.decided else rows(self.judged)
         return RoleBatch(
             obs=self.obs.map(rows),
-            action={part: rows(x) for part, x in self.action.items()},
+            action=mapped(self.action, rows),
             log_prob=rows(self.log_prob),
             value=rows(self.value),
             advantage=rows(self.advantage),
             target=rows(self.target),
-            weight=weight,
+            decided=decided,
+            judged=judged,
             memory=memory(self.memory),
-            count=weight.flatten(1).sum(dim=1),
+            n_decided=_count(decided),
+            n_judged=_count(judged),
         )
 
 
@@ -59,17 +71,14 @@ class Batch:
         return replace(
             self,
             roles={name: role.map(rows, memory) for name, role in self.roles.items()},
-            state={
-                view: {name: rows(x) for name, x in seen.items()}
-                for view, seen in self.state.items()
-            },
+            state=mapped(self.state, rows),
             starts=rows(self.starts),
         )
 
     def standardised(self) -> "Batch":
         """The same rows with each role's advantages standardised."""
         roles = {
-            name: replace(role, advantage=standardise(role.advantage, role.weight))
+            name: replace(role, advantage=standardise(role.advantage, role.decided))
             for name, role in self.roles.items()
         }
         return replace(self, roles=roles)
@@ -97,42 +106,61 @@ class Batch:
     def _lanes_from(self, start: int, size: int) -> "Batch":
         part = self.map(lambda x: x.narrow(2, start, size), lambda x: x.narrow(1, start, size))
         roles = {
-            name: replace(role, count=self.roles[name].count) for name, role in part.roles.items()
+            name: replace(
+                role, n_decided=self.roles[name].n_decided, n_judged=self.roles[name].n_judged
+            )
+            for name, role in part.roles.items()
         }
         return replace(part, roles=roles)
+
+
+def _count(weight: Tensor) -> Tensor:
+    return weight.flatten(1).sum(dim=1)  # [P]
+
+
+def split_lanes(x: Tensor, members: int, dim: int = 0) -> Tensor:
+    """`[..., L, ...]` with its lanes at `dim` as `[..., P, N, ...]`: lanes are member-major."""
+    split: Tensor = x.unflatten(dim, (members, -1))
+    return split
 
 
 def members_first(members: int) -> Change:
     """Turns `[T, L, ...]` into `[P, T, N, ...]`: a view for one member, one copy for more."""
 
     def turn(x: Tensor) -> Tensor:
-        T, L = x.shape[:2]
-        return x.view(T, members, L // members, *x.shape[2:]).movedim(1, 0).contiguous()
+        return split_lanes(x, members, dim=1).movedim(1, 0).contiguous()
 
     return turn
 
 
-def make_batch(rollout: Rollout, members: int, advantage: dict[str, Tensor]) -> Batch:
-    """The rollout with advantages `[T, L, A]`, members first and advantages as they are."""
-    by_lane = Batch(
-        roles={
-            name: RoleBatch(
-                obs=rows.obs,
-                action=rows.action,
-                log_prob=rows.log_prob,
-                value=rows.value,
-                advantage=advantage[name],
-                target=advantage[name] + rows.value,
-                weight=rows.obs.acts.to(rows.value.dtype),
-                memory=rollout.memory[name],
-                count=rollout.elapsed.new_empty(members),  # counted where members come first
-            )
-            for name, rows in rollout.roles.items()
-        },
-        state=rollout.critic,
-        starts=rollout.starts,
-    )
-    return by_lane.map(members_first(members), lambda x: x.unflatten(0, (members, -1)))
+def make_batch(
+    rollout: Rollout, members: int, estimates: dict[str, Estimates], *, every_step: bool
+) -> Batch:
+    """The rollout with its estimates `[T, L, A]`, members first and advantages as they are."""
+    uncounted = rollout.elapsed.new_empty(members)  # rows are counted where members come first
+    roles = {}
+    for name, rows in rollout.roles.items():
+        acts = rows.obs.acts
+        decided = acts.to(rows.value.dtype)
+        learns = decided
+        if not every_step:
+            ends = (rollout.terminated, rollout.truncated)
+            learns = judged(acts, *(x.unsqueeze(-1).expand_as(acts) for x in ends)).to(decided)
+        roles[name] = RoleBatch(
+            obs=rows.obs,
+            action=rows.action,
+            log_prob=rows.log_prob,
+            value=rows.value,
+            advantage=estimates[name].advantage,
+            target=estimates[name].target,
+            decided=decided,
+            judged=learns,
+            memory=rollout.memory[name],
+            n_decided=uncounted,
+            n_judged=uncounted,
+        )
+    by_lane = Batch(roles=roles, state=rollout.critic, starts=rollout.starts)
+    return by_lane.map(members_first(members), lambda x: split_lanes(x, members))
 
 
 def weighted_mean(x: Tensor, weight: Tensor, count: Tensor | None = None) -> Tensor:
@@ -140,7 +168,7 @@ def weighted_mean(x: Tensor, weight: Tensor, count: Tensor | None = None) -> Ten
 
     `count [P]` is their number if it is known, or that of more rows, of which these are a part.
     """
-    count = weight.flatten(1).sum(dim=1) if count is None else count
+    count = _count(weight) if count is None else count
     counted = torch.where(weight > 0, x * weight, 0.0)  # 0 * inf is no 0
     return counted.flatten(1).sum(dim=1) / count.clamp(min=1.0)  # [P]
 

@@ -114,17 +114,13 @@ LearnerConfig = PPOConfig | RandomizedConfig
 
 LEARNERS: dict[str, LearnerConfig] = {
     "ab-mappo": PPOConfig(),
+    "ppo": PPOConfig(),
     "b-mappo": PPOConfig(critic="state"),
     "ag-mappo": PPOConfig(unit_head="gaussian_clip"),
     "g-mappo": PPOConfig(unit_head="gaussian_clip", critic="state"),
     "randomized": RandomizedConfig(),
 }
-"""Names of the paper are configurations: Beta or Gaussian heads, attention or state critic."""
+"""Names of the paper are configurations: Beta or Gaussian heads, attention or state critic.
 
-REFERENCE = {
-    "actor": "mlp",
-    "entropy_per": "sum",
-    "value_clip": 0.2,
-    "reward_norm": "running",
-}
-"""What the reference implementation does differently, for `--scenario reference`."""
+`ppo` is what `ab-mappo` is, by a name that fits worlds without Beta heads or many agents.
+"""

@@ -17,7 +17,7 @@ from lockstep.core.distributions import (
     Joint,
     SigmoidGaussian,
 )
-from lockstep.learners.batch import RoleBatch, weighted_mean
+from lockstep.learners.batch import RoleBatch, split_lanes, weighted_mean
 
 Stats = dict[str, Tensor]
 
@@ -28,12 +28,12 @@ _FLAT = 1e-12  # a variance below this is none, or rounding
 def of_rollout(name: str, role: RoleBatch, reward: Tensor) -> Stats:
     """Moments of what was collected, before rewards and advantages are normalised.
 
-    `reward [T, L, A]` counts at every step; values, returns and advantages where an agent decided.
+    `reward [T, L, A]` counts at every step, values and returns where the critic learns from them,
+    advantages where an agent decided.
     """
-    steps = reward.unflatten(1, (len(role.count), -1)).movedim(1, 0).flatten(1)  # [P, T * N * A]
-    value, target, advantage = (
-        _mean_and_deviation(x, role) for x in (role.value, role.target, role.advantage)
-    )
+    steps = split_lanes(reward, len(role.value), dim=1).movedim(1, 0).flatten(1)  # [P, T * N * A]
+    value, target = (_mean_and_deviation(x, role.judged) for x in (role.value, role.target))
+    _, advantage_std = _mean_and_deviation(role.advantage, role.decided)
     found = {
         "explained_variance": explained_variance(role),
         "reward_mean": steps.mean(dim=1),
@@ -42,7 +42,7 @@ def of_rollout(name: str, role: RoleBatch, reward: Tensor) -> Stats:
         "value_std": value[1],
         "return_mean": target[0],
         "return_std": target[1],
-        "advantage_std": advantage[1],
+        "advantage_std": advantage_std,
     }
     return {f"train/{name}/{what}": x for what, x in found.items()}
 
@@ -50,20 +50,20 @@ def of_rollout(name: str, role: RoleBatch, reward: Tensor) -> Stats:
 def explained_variance(role: RoleBatch) -> Tensor:
     """Share of the targets' variance that the collected values explain, by member `[P]`.
 
-    Only rows with a decision count; it is 0 where the targets do not vary.
+    Only rows count from which the critic learns; it is 0 where the targets do not vary.
     """
-    spread = _variance(role.target, role)
-    share = 1 - _variance(role.target - role.value, role) / spread.clamp(min=_FLAT)
+    spread = _variance(role.target, role.judged)
+    share = 1 - _variance(role.target - role.value, role.judged) / spread.clamp(min=_FLAT)
     return torch.where(spread > _FLAT, share, 0.0)
 
 
-def _mean_and_deviation(x: Tensor, role: RoleBatch) -> tuple[Tensor, Tensor]:
-    return weighted_mean(x, role.weight, role.count), _variance(x, role).sqrt()
+def _mean_and_deviation(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    return weighted_mean(x, weight), _variance(x, weight).sqrt()
 
 
-def _variance(x: Tensor, role: RoleBatch) -> Tensor:
-    centre = weighted_mean(x, role.weight, role.count).view(-1, *(1 for _ in x.shape[1:]))
-    return weighted_mean((x - centre) ** 2, role.weight, role.count)
+def _variance(x: Tensor, weight: Tensor) -> Tensor:
+    centre = weighted_mean(x, weight).view(-1, *(1 for _ in x.shape[1:]))
+    return weighted_mean((x - centre) ** 2, weight)
 
 
 @dataclass(kw_only=True)
@@ -81,22 +81,23 @@ class Seen:
 
         The columns are 1, log ratio, ratio and advantage, all 0 where the agent only waited.
         """
-        columns = torch.stack((role.weight, log_ratio, ratio * role.weight, role.advantage), dim=1)
+        here = role.decided
+        columns = torch.stack((here, log_ratio, ratio * here, role.advantage), dim=1)
         columns = columns.flatten(2).double()  # [P, 4, T * N * A]
-        self.grams[name] = columns @ columns.mT / role.count.clamp(min=1.0).view(-1, 1, 1)
-        self.peaks[f"train/{name}/ratio_max"] = _largest(ratio, role.weight)
+        self.grams[name] = columns @ columns.mT / role.n_decided.clamp(min=1.0).view(-1, 1, 1)
+        self.peaks[f"train/{name}/ratio_max"] = _largest(ratio, role.decided)
 
     @torch.no_grad()
     def count(self, name: str, law: Joint, role: RoleBatch) -> None:
         """Keeps how sure the policy is and how much it may choose from."""
         for part in law.parts.values():
-            for what, x in _census(part, role.weight).items():
+            for what, x in _census(part, role.decided).items():
                 key = f"{name}/{what}"
                 sums = x.flatten(1).sum(dim=1, dtype=torch.float64)
                 self.sums[key] = self.sums[key] + sums if key in self.sums else sums
             if isinstance(part, Beta):
                 key = f"train/{name}/concentration_max"
-                peak = _largest((part.alpha + part.beta).amax(dim=-1), role.weight)
+                peak = _largest((part.alpha + part.beta).amax(dim=-1), role.decided)
                 self.peaks[key] = torch.maximum(self.peaks.get(key, peak), peak)
 
     def __add__(self, other: "Seen") -> "Seen":

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lockstep.core.actions import ActionSpec, Unit, action_dims
 from lockstep.core.distributions import Joint
-from lockstep.learners.batch import RoleBatch, weighted_mean
+from lockstep.learners.batch import RoleBatch
 from lockstep.learners.health import Seen
 
 
@@ -18,17 +18,17 @@ def policy_loss(
     """The clipped surrogate (Schulman et al. 2017, eq. 7) of one role, `[P]`."""
     # A wrong shape here would broadcast every row against every advantage and learn nothing.
     assert log_prob.shape == role.log_prob.shape == role.advantage.shape
-    log_ratio = torch.where(role.weight > 0, log_prob - role.log_prob, 0.0)
+    log_ratio = torch.where(role.decided > 0, log_prob - role.log_prob, 0.0)
     ratio = log_ratio.exp()
     clipped = ratio.clamp(1 - clip_ratio, 1 + clip_ratio)
     surrogate = torch.minimum(ratio * role.advantage, clipped * role.advantage)
-    loss = -weighted_mean(surrogate, role.weight, role.count)
+    loss = -role.mean(surrogate)
     with torch.no_grad():
         outside = ((ratio - 1).abs() > clip_ratio).to(ratio.dtype)
         k3 = ratio - 1 - log_ratio
         seen.means[f"train/{name}/policy_loss"] = loss.detach()
-        seen.means[f"train/{name}/approx_kl"] = weighted_mean(k3, role.weight, role.count)
-        seen.means[f"train/{name}/clip_fraction"] = weighted_mean(outside, role.weight, role.count)
+        seen.means[f"train/{name}/approx_kl"] = role.mean(k3)
+        seen.means[f"train/{name}/clip_fraction"] = role.mean(outside)
     seen.judge(name, role, log_ratio, ratio)
     return loss
 
@@ -48,7 +48,7 @@ def entropy_bonus(
     Numbers have no largest entropy, so a decision with a Unit part is not counted by its choices
     but by dimension.
     """
-    mean = weighted_mean(entropy, role.weight, role.count)
+    mean = role.mean(entropy)
     seen.means[f"train/{name}/entropy"] = mean.detach()
     if per == "sum":
         return mean
@@ -56,7 +56,7 @@ def entropy_bonus(
         return mean / action_dims(parts)
     most = law.most_entropy(role.action)  # 0 where there is nothing to choose, else >= ln 2
     share = torch.where(most > 0, entropy / most.clamp(min=0.5), 0.0)
-    return weighted_mean(share, role.weight, role.count)
+    return role.mean(share)
 
 
 def critic_loss(
@@ -66,7 +66,7 @@ def critic_loss(
     value_clip: float | None,
     seen: Seen,
 ) -> Tensor:
-    """Half the mean squared error over the decisions of all roles, `[P]`."""
+    """Half the mean squared error over the judged rows of all roles, `[P]`."""
     errors, counts = [], []
     for name, value in values.items():
         role = roles[name]
@@ -74,8 +74,8 @@ def critic_loss(
         if value_clip is not None:
             near = role.value + (value - role.value).clamp(-value_clip, value_clip)
             miss = torch.maximum(miss, (near - role.target) ** 2)
-        errors.append((miss * role.weight).flatten(1).sum(dim=1))
-        counts.append(role.count)
+        errors.append((miss * role.judged).flatten(1).sum(dim=1))
+        counts.append(role.n_judged)
     loss = 0.5 * torch.stack(errors).sum(dim=0) / torch.stack(counts).sum(dim=0).clamp(min=1.0)
     seen.means["train/value_loss"] = loss.detach()
     return loss

@@ -56,6 +56,8 @@ class PPO(ActorCritic):
         _check_parts(config, accumulate)
         super().__init__(config, spec, seeds=seeds, device=device, dtype=dtype, compile=compile)
         self.accumulate = accumulate
+        if accumulate > 1:  # no more rows at once than a step learns from
+            self.parts = accumulate * config.minibatches
         centre = config.reward_norm == "running"
         self.rewards = {
             role.name: RunningReward(self.members, device, centre=centre) for role in spec.roles
@@ -102,7 +104,8 @@ class PPO(ActorCritic):
 
     def _batch(self, rollout: Rollout) -> Batch:
         """Members first, with advantages of normalised rewards."""
-        advantage, rewards = {}, {}
+        every_step = self.spec.every_step
+        estimates, rewards = {}, {}
         for role in self.spec.roles:
             rows = rollout.roles[role.name]
             reward = rows.reward
@@ -112,8 +115,7 @@ class PPO(ActorCritic):
             def of_agents(x: Tensor, like: Tensor = reward) -> Tensor:
                 return x.unsqueeze(-1).expand_as(like)  # [T, L, A]
 
-            every_step = self.spec.every_step
-            advantage[role.name] = gae(
+            estimates[role.name] = gae(
                 reward,
                 rows.value,
                 rows.next_value,
@@ -124,7 +126,7 @@ class PPO(ActorCritic):
                 elapsed=None if every_step else of_agents(rollout.elapsed),
                 acts=None if every_step else rows.obs.acts,
             )
-        batch = make_batch(rollout, self.members, advantage)
+        batch = make_batch(rollout, self.members, estimates, every_step=every_step)
         stats: Stats = {}
         for name, mine in batch.roles.items():
             stats |= health.of_rollout(name, mine, rollout.roles[name].reward)
@@ -137,9 +139,7 @@ class PPO(ActorCritic):
         In other precisions than fp32 the batch that comes back judges steps by these log-probs, the
         learner's own, rather than by those that acted.
         """
-        # Where memory is short, no more rows at once than a step learns from.
-        n = 1 if self.accumulate == 1 else self.accumulate * self.config.minibatches
-        replayed = _by_lane([self._rebuilt(part) for part in batch.parts(n)])
+        replayed = _by_lane([self._rebuilt(part) for part in batch.parts(self.parts)])
         if self.config.precision != "fp32":
             turn = members_first(self.members)
             batch = batch.with_log_prob({name: turn(x) for name, x in replayed.log_prob.items()})
@@ -154,8 +154,7 @@ class PPO(ActorCritic):
         return self._law(name, role, batch).log_prob_and_entropy(role.action)
 
     def _law(self, name: str, role: RoleBatch, batch: Batch) -> Joint:
-        params, _ = self._parameters(name, role.obs, role.memory, batch.starts)
-        return self._joint(name, params, role.obs)
+        return self.policy(name, role.obs, role.memory, batch.starts)[0]
 
     def _learn(self, batch: Batch, forward: Forward | None = None) -> Stats:
         """Epochs of minibatches; `forward` is the first minibatch's pass if it was made already."""

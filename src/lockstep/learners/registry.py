@@ -1,12 +1,13 @@
 """From a learner's settings to the learner."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 from lockstep.core.learner import Learner
 from lockstep.core.world import WorldSpec
-from lockstep.learners.config import LearnerConfig, PPOConfig
+from lockstep.errors import known
+from lockstep.learners.config import LearnerConfig, PPOConfig, RandomizedConfig
 from lockstep.learners.ppo import PPO
 from lockstep.learners.randomized import Randomized
 
@@ -26,14 +27,24 @@ def build(
     `compile` fuses acting into few kernels, `graphs` replays updates as CUDA graphs, `accumulate`
     learns from each minibatch in that many parts.
     """
-    if isinstance(config, PPOConfig):
-        return PPO(
-            config,
-            spec,
-            seeds=seeds,
-            device=device,
-            compile=compile,
-            graphs=graphs,
-            accumulate=accumulate,
-        )
+    make = _KINDS[known("kind of learner", config.kind, _KINDS)]
+    how = {"compile": compile, "graphs": graphs, "accumulate": accumulate}
+    return make(config, spec, seeds=seeds, device=device, **how)
+
+
+def _randomized(
+    config: RandomizedConfig,
+    spec: WorldSpec,
+    *,
+    seeds: Sequence[int],
+    device: torch.device | str,
+    **_: bool | int,
+) -> Randomized:
+    """Without networks there is nothing to compile, to replay as a graph or to learn in parts."""
     return Randomized(config, spec, seeds=seeds, device=device)
+
+
+_KINDS: Mapping[str, Callable[..., Learner]] = {
+    PPOConfig.kind: PPO,
+    RandomizedConfig.kind: _randomized,
+}

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from lockstep.core.actions import write
+from lockstep.core.trees import mapped
 from lockstep.nets.layers import seeded
 
 _ALIGN = 16  # parameters start on 64-byte boundaries, as matrix kernels like it
@@ -29,8 +30,10 @@ class Pack:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        modules = [seeded(build, seed).to(dtype) for seed in seeds]
+        # A decision must be the same when it is rebuilt, so nothing may behave as if in training.
+        modules = [seeded(build, seed).to(dtype).eval() for seed in seeds]
         self.module = modules[0]
+        _refuse_running_numbers(self.module)
         self._layout: list[tuple[str, torch.Size, int, int]] = []
         for name, parameter in self.module.named_parameters():
             padding = -parameter.numel() % _ALIGN
@@ -64,24 +67,28 @@ class Pack:
     def __call__(self, *args: Any) -> Any:
         """Applies every member to its slice of the arguments; tensors lead with P on both sides."""
         if self.members == 1:
-            one = self._call(self.weights[0], _each(args, lambda x: x[0]))
-            return _each(one, lambda x: x.unsqueeze(0))
+            one = self._call(self.weights[0], mapped(args, lambda x: x[0]))
+            return mapped(one, lambda x: x.unsqueeze(0))
         if not getattr(self.module, "batchable", True):
             members = [
-                self._call(self.weights[p], _each(args, lambda x, p=p: x[p]))  # type: ignore[misc]
+                self._call(self.weights[p], mapped(args, lambda x, p=p: x[p]))  # type: ignore[misc]
                 for p in range(self.members)
             ]
             return _stack(members)
         return vmap(self._call, in_dims=(0, 0))(self.weights, args)
 
 
-def _each(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """`change` applied to every tensor of nested tuples and dicts."""
-    if isinstance(tree, Tensor):
-        return change(tree)
-    if isinstance(tree, dict):
-        return {name: _each(value, change) for name, value in tree.items()}
-    return tuple(_each(value, change) for value in tree)
+def _refuse_running_numbers(module: nn.Module) -> None:
+    """Only parameters are kept by member; what a forward pass would change has no place."""
+    parameters = dict(module.named_parameters())
+    running = [name for name in module.state_dict() if name not in parameters]
+    if running:
+        raise ValueError(
+            f"a network of a pack must hold no numbers beside its parameters, got {running[0]} "
+            f"({len(running)} in all), which every forward pass would change and no member would "
+            "own; use GroupNorm or LayerNorm instead of BatchNorm, and constants with "
+            "persistent=False"
+        )
 
 
 def _stack(trees: Sequence[Any]) -> Any:

@@ -2,12 +2,12 @@
 
 import hashlib
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal
 
 from lockstep.errors import BadInput, known
-from lockstep.learners.config import LEARNERS, REFERENCE, LearnerConfig, PPOConfig
+from lockstep.learners.config import LEARNERS, LearnerConfig
 from lockstep.run.jsonable import Json, decode, encode
 from lockstep.worlds import registry
 from lockstep.worlds.registry import WorldConfig
@@ -182,15 +182,14 @@ class _Plain(Execution):
 def preset(world: str, *, scenario: str | None = None, learner: str | None = None) -> TrainConfig:
     """The configuration behind three names; UnknownName suggests the nearest.
 
-    Its `total_steps` is the default or one update, whichever is more.
+    The learner is by default the world's, and takes from its own settings those that suit the
+    scenario. Its `total_steps` is the default or one update, whichever is more.
     """
     scenarios = registry.scenarios(known("world", world, registry.names()))
     scenario = next(iter(scenarios)) if scenario is None else scenario
     world_config = scenarios[known(f"scenario of {world}", scenario, scenarios)]
-    learner = next(iter(LEARNERS)) if learner is None else learner
-    learner_config = LEARNERS[known("learner", learner, LEARNERS)]
-    if scenario == "reference" and isinstance(learner_config, PPOConfig):
-        learner_config = replace(learner_config, **REFERENCE)  # type: ignore[arg-type]  # checked by PPOConfig
+    learner = registry.learner(world) if learner is None else learner
+    learner_config = _suited(LEARNERS[known("learner", learner, LEARNERS)], world, scenario)
     return TrainConfig(
         world=world_config,
         learner=learner_config,
@@ -198,6 +197,19 @@ def preset(world: str, *, scenario: str | None = None, learner: str | None = Non
         algorithm=learner,
         total_steps=max(DEFAULT_TOTAL_STEPS, learner_config.lanes * learner_config.steps),
     )
+
+
+def _suited(config: LearnerConfig, world: str, scenario: str) -> LearnerConfig:
+    """The learner with the settings that the world's scenario asks for, as far as it has them."""
+    asked = registry.learner_settings(world, scenario)
+    every = {name for one in LEARNERS.values() for name in _fields(one)}
+    for name in asked:
+        known(f"learner setting (asked for by {world}, scenario {scenario})", name, every)
+    return replace(config, **{k: v for k, v in asked.items() if k in _fields(config)})
+
+
+def _fields(config: LearnerConfig) -> set[str]:
+    return {field.name for field in fields(config)}
 
 
 def parse_seeds(text: str, *, first: int = 0) -> tuple[int, ...]:

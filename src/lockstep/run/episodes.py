@@ -19,7 +19,9 @@ class Episodes:
     """A window of each member's last finished episodes, and what runs in each lane.
 
     World metrics that are not means over steps are numbers of episodes too: they are reported over
-    those that ended in the rollout, and not kept. A role's return is the sum over an episode of the mean reward of its agents, undiscounted.
+    those that ended in the rollout, and not kept.
+
+    A role's return is the sum over an episode of the mean reward of its agents, undiscounted.
     Sums are taken in float64, and nothing waits for the device or has a shape that depends on
     data. What leads with L in the state is by lane, what leads with P by member.
     """
@@ -119,7 +121,8 @@ class Episodes:
         """Takes them up again in place."""
         for name, x in self._running.items():
             write(x, state["running"][name], f"the episodes' running {name}")
-            write(self._window[name], state["window"][name], f"the episodes' window of {name}")
+        for name, x in self._window.items():
+            write(x, state["window"][name], f"the episodes' window of {name}")
         write(self._finished, state["finished"], "the count of episodes")
 
 

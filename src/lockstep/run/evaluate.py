@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from lockstep.core.streams import lane_keys
-from lockstep.core.world import World
+from lockstep.core.world import Step, World
 from lockstep.errors import BadInput
 from lockstep.run.jsonable import Json
 from lockstep.run.metrics import FOLDS
@@ -130,26 +130,44 @@ def evaluate(
     )
 
 
+class Whole:
+    """Metrics of the first episode of every lane of a world, folded step by step."""
+
+    def __init__(self, world: World) -> None:
+        self._over = {metric.name: metric.over for metric in world.spec.metrics}
+        self.running = torch.ones(world.lanes, dtype=torch.bool, device=world.device)
+        self._length = torch.zeros(world.lanes, dtype=torch.float64, device=world.device)
+        self._total = {
+            name: torch.full_like(self._length, FOLDS[way].start)
+            for name, way in self._over.items()
+        }
+
+    def add(self, step: Step) -> None:
+        """One more step of the lanes whose episode is still running."""
+        self._length += self.running
+        for name, so_far in self._total.items():
+            joined = FOLDS[self._over[name]].join(so_far, step.metrics[name].double())
+            self._total[name] = torch.where(self.running, joined, so_far)
+        self.running = self.running & ~(step.terminated | step.truncated)
+
+    def read(self) -> dict[str, NDArray[np.float64]]:
+        """Metric name to its number of the whole episode `[L]`."""
+        return {
+            name: (x / self._length if self._over[name] == "mean" else x).cpu().numpy()
+            for name, x in self._total.items()
+        }
+
+
 def _play(
     policy: Policy, world: World, keys: torch.Tensor, deterministic: bool
 ) -> dict[str, NDArray[np.float64]]:
     """One episode in every lane: metric name to its number of the whole episode `[L]`."""
     world.reset(keys)
     policy.begin(keys)
-    running = torch.ones(world.lanes, dtype=torch.bool, device=world.device)
-    length = torch.zeros(world.lanes, dtype=torch.float64, device=world.device)
-    over = {m.name: m.over for m in world.spec.metrics}
-    total = {name: torch.full_like(length, FOLDS[way].start) for name, way in over.items()}
+    whole = Whole(world)
     for _ in range(world.spec.horizon):
-        step = policy.step(world, deterministic=deterministic)
-        length += running
-        for name, so_far in total.items():
-            joined = FOLDS[over[name]].join(so_far, step.metrics[name].double())
-            total[name] = torch.where(running, joined, so_far)
-        running &= ~(step.terminated | step.truncated)
-    return {
-        name: (x / length if over[name] == "mean" else x).cpu().numpy() for name, x in total.items()
-    }
+        whole.add(policy.step(world, deterministic=deterministic))
+    return whole.read()
 
 
 def _t95(freedom: int) -> float:

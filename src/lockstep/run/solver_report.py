@@ -18,7 +18,7 @@ from lockstep.core.streams import lane_keys
 from lockstep.core.world import World
 from lockstep.errors import BadInput, known
 from lockstep.run.api import heuristic, load
-from lockstep.run.evaluate import EVALUATION_SEED, Estimate, interval
+from lockstep.run.evaluate import EVALUATION_SEED, Estimate, Whole, interval
 from lockstep.run.jsonable import Json
 from lockstep.run.policy import Policy
 from lockstep.run.record import Run
@@ -183,25 +183,20 @@ def _play(policy: Policy, world: World, keys: Tensor, *, deterministic: bool) ->
     """One episode of every scenario, side by side."""
     world.reset(keys)
     policy.begin(keys)
-    running = torch.ones(world.lanes, dtype=torch.bool)
-    length = torch.zeros(world.lanes, dtype=torch.float64)
-    total = {metric.name: torch.zeros_like(length) for metric in world.spec.metrics}
-    reward = {role.name: torch.zeros_like(length) for role in world.spec.roles}
+    whole = Whole(world)
+    reward = {role.name: torch.zeros(world.lanes, dtype=torch.float64) for role in world.spec.roles}
     decisions, seconds = 0, 0.0
     with threads(1):
         for _ in range(world.spec.horizon):
-            decisions += _deciding(world, running)
+            decisions += _deciding(world, whole.running)
             begun = time.perf_counter()
             step = policy.step(world, deterministic=deterministic)
             seconds += time.perf_counter() - begun
-            length += running
-            for name in total:
-                total[name] += torch.where(running, step.metrics[name].double(), 0.0)
             for name in reward:
-                reward[name] += torch.where(running, step.reward[name].double().sum(dim=1), 0.0)
-            running &= ~(step.terminated | step.truncated)
-    metrics = {name: (x / length).numpy() for name, x in total.items()}
-    metrics |= {f"reward/{name}": x.numpy() for name, x in reward.items()}
+                mine = step.reward[name].double().sum(dim=1)
+                reward[name] += torch.where(whole.running, mine, 0.0)
+            whole.add(step)
+    metrics = whole.read() | {f"reward/{name}": x.numpy() for name, x in reward.items()}
     return Played(label=policy.label, metrics=metrics, decisions=decisions, seconds=seconds)
 
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
@@ -85,9 +86,7 @@ class Trainer:
         with arithmetic(self.config):
             self.collector.collect(self.rollout, self._hear)
             self._watch.split("")
-            found = per_member(
-                self.rollout.metrics, self.world.spec, members=self.config.members
-            )
+            found = per_member(self.rollout.metrics, self.world.spec, members=self.config.members)
             found |= self.episodes.add(self.rollout)
         self._watch.end()
         return found
@@ -166,9 +165,10 @@ def arithmetic(config: TrainConfig) -> Iterator[None]:
     """Sets threads, precision and determinism as asked, and puts them back afterwards."""
     deterministic = torch.are_deterministic_algorithms_enabled()
     products = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(
-        "high" if getattr(config.learner, "precision", "fp32") == "tf32" else "highest"
-    )
+    convolutions = torch.backends.cudnn.allow_tf32  # a switch of its own, and on by default
+    tf32 = getattr(config.learner, "precision", "fp32") == "tf32"
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = tf32
     _keep_freed_memory()
     if config.deterministic:
         # cuBLAS is deterministic only with a fixed workspace, chosen before its first call.
@@ -179,9 +179,11 @@ def arithmetic(config: TrainConfig) -> Iterator[None]:
             yield
     finally:
         torch.set_float32_matmul_precision(products)
+        torch.backends.cudnn.allow_tf32 = convolutions
         torch.use_deterministic_algorithms(deterministic)
 
 
+@cache
 def _keep_freed_memory() -> None:
     """Lets the C library reuse freed blocks of up to 32 MiB instead of handing them back.
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lockstep.core.returns import gae, vtrace
+from lockstep.core.returns import gae, judged, vtrace
 
 
 def column(*numbers: float) -> Tensor:
@@ -18,10 +18,9 @@ def listed(x: Tensor) -> list[float]:
 
 
 def test_the_worked_example_of_the_uav_specification() -> None:
-    value = column(5, 1, 50)
-    advantage = gae(
+    target, advantage = gae(
         column(0, 10, 100),
-        value,
+        column(5, 1, 50),
         column(1, 50, 7),
         flags(0, 1, 0),
         flags(0, 0, 0),
@@ -29,7 +28,7 @@ def test_the_worked_example_of_the_uav_specification() -> None:
         lam=1.0,
     )
     assert listed(advantage) == [5, 9, 57]
-    assert listed(advantage + value) == [10, 10, 107]
+    assert listed(target) == [10, 10, 107]
 
 
 def test_a_time_limit_bootstraps_and_a_death_does_not() -> None:
@@ -43,7 +42,7 @@ def test_a_time_limit_bootstraps_and_a_death_does_not() -> None:
                 flags(truncated, 0),
                 gamma=0.5,
                 lam=0.9,
-            )
+            ).advantage
         )
 
     last = 1 + 0.5 * 30 - 20
@@ -60,7 +59,7 @@ def test_the_bootstrap_is_the_value_of_the_final_observation_not_of_the_reset_on
     clock = torch.arange(7) % 3
     value = clock.double().unsqueeze(-1)
     truncated = (clock == 2).unsqueeze(-1)
-    advantage = gae(
+    _, advantage = gae(
         torch.zeros_like(value),
         value,
         value + 1.0,
@@ -77,14 +76,18 @@ def test_the_value_after_a_termination_is_never_read() -> None:
     args = (column(1, 2, 3, 4), column(1, 1, 1, 1), column(1, float("nan"), 1, 1), terminated)
     none = torch.zeros_like(terminated)
     acts = flags(1, 1, 0, 1)
-    assert gae(*args, none, gamma=0.9, lam=0.9).isfinite().all()
-    assert gae(*args, none, gamma=0.9, lam=0.9, acts=acts).isfinite().all()
-    assert vtrace(torch.zeros_like(args[0]), *args, none, gamma=0.9).target.isfinite().all()
+    for found in (
+        gae(*args, none, gamma=0.9, lam=0.9),
+        gae(*args, none, gamma=0.9, lam=0.9, acts=acts),
+        vtrace(torch.zeros_like(args[0]), *args, none, gamma=0.9),
+    ):
+        assert found.target.isfinite().all()
+        assert found.advantage.isfinite().all()
 
 
 def test_rewards_accrue_to_the_last_decision_discounted_by_elapsed_time() -> None:
     gamma, lam = 0.5, 0.25
-    advantage = gae(
+    target, advantage = gae(
         column(99, 1, 2, 4, 8, 16),
         column(-1, 10, -1, -1, 20, -1),
         column(10, 7, 7, 20, 7, 40),
@@ -98,6 +101,18 @@ def test_rewards_accrue_to_the_last_decision_discounted_by_elapsed_time() -> Non
     second = 8 + gamma**3 * 16 + gamma**4 * 40 - 20  # open at the end of the rollout
     first = 1 + gamma * 2 + gamma**3 * 4 + gamma**4 * (20 + lam * second) - 10
     assert listed(advantage) == pytest.approx([0, first, 0, 0, second, 0])
+    # While the second decision is open its agent earns 16 and the value 40 is still ahead.
+    assert listed(target)[4:] == pytest.approx([second + 20, 16 + gamma * 40])
+
+
+def test_a_critic_learns_from_the_first_decision_of_each_episode_on() -> None:
+    acts = flags(0, 1, 0, 0, 0, 1, 0)
+    ended = flags(0, 0, 0, 1, 0, 0, 0)
+    never = torch.zeros_like(ended)
+    expected = [False, True, True, True, False, True, True]
+    for ends in ((ended, never), (never, ended)):
+        assert judged(acts, *ends).squeeze(-1).tolist() == expected
+    assert not judged(never, never, never).any()
 
 
 def test_acting_at_every_unit_step_is_the_textbook_case() -> None:
@@ -105,14 +120,14 @@ def test_acting_at_every_unit_step_is_the_textbook_case() -> None:
     reward, value, next_value = torch.randn(3, 9, 4, 2, generator=generator, dtype=torch.float64)
     terminated, truncated = torch.rand(2, 9, 4, 2, generator=generator) < 0.2
     args = (reward, value, next_value, terminated, truncated)
-    plain = gae(*args, gamma=0.9, lam=0.8)
+    plain = gae(*args, gamma=0.9, lam=0.8).advantage
     timed = gae(
         *args,
         gamma=0.9,
         lam=0.8,
         elapsed=torch.ones_like(reward),
         acts=torch.ones_like(terminated),
-    )
+    ).advantage
     torch.testing.assert_close(timed, plain)
 
 
@@ -123,9 +138,10 @@ def test_members_may_differ_in_discount_and_lambda() -> None:
     gamma, lam = torch.tensor([[0.9], [0.5]]).double(), torch.tensor([[1.0], [0.3]]).double()
     args = (reward, value, next_value, ended, torch.zeros_like(ended))
     for extra in ({}, {"acts": acts}):
-        together = gae(*args, gamma=gamma, lam=lam, **extra)
+        together = gae(*args, gamma=gamma, lam=lam, **extra).advantage
         for member in range(2):
-            alone = gae(*args, gamma=float(gamma[member]), lam=float(lam[member]), **extra)
+            own = {"gamma": float(gamma[member]), "lam": float(lam[member])}
+            alone = gae(*args, **own, **extra).advantage
             torch.testing.assert_close(together[:, member], alone[:, member])
 
 

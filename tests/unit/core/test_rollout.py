@@ -61,6 +61,46 @@ def test_a_mask_that_no_part_declares_is_refused_rather_than_dropped():
     rows.obs.write(seen, 0)
 
 
+def test_no_two_sets_of_choices_share_a_fingerprint():
+    masks = (torch.arange(1024).unsqueeze(-1) >> torch.arange(10)) & 1 > 0  # [1024, 10]
+    seen = Observation(
+        features={"obs": torch.ones(1024, 1, 3)},
+        acts=torch.ones(1024, 1, dtype=torch.bool),
+        legal={"pick": masks.unsqueeze(1)},
+    )
+    assert len(seen.fingerprint().unique()) == 1024
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.bool, torch.uint8, torch.bfloat16, torch.float32, torch.float64, torch.int64]
+)
+def test_numbers_that_change_places_change_the_fingerprint(dtype: torch.dtype):
+    acts = torch.ones(2, 1, dtype=torch.bool)
+    for n in (2, 3, 8, 9, 17):
+        row = (torch.arange(n) % 2).to(dtype)
+        swapped = row.clone()
+        swapped[:2] = row[:2].flip(0)
+        pair = torch.stack((row, swapped)).unsqueeze(1)
+        one, other = Observation(features={"obs": pair}, acts=acts).fingerprint().flatten()
+        assert one != other
+
+
+def test_a_fingerprint_does_not_depend_on_where_and_how_numbers_are_stored():
+    x = torch.randn(4, 3, 5, 7, generator=torch.Generator().manual_seed(0))
+    acts = torch.ones(4, 3, dtype=torch.bool)
+    plain = Observation(features={"obs": x}, acts=acts).fingerprint()
+    strided = x.movedim(0, -1).contiguous().movedim(-1, 0)
+    shifted = torch.cat((torch.zeros(1), x.flatten()))[1:].view_as(x)  # no word begins where x does
+    even = x[..., :6]
+    for other in (strided, shifted):
+        assert torch.equal(Observation(features={"obs": other}, acts=acts).fingerprint(), plain)
+    moved = torch.cat((torch.zeros(1), even.flatten()))[1:].view(even.shape)
+    assert torch.equal(
+        Observation(features={"obs": moved}, acts=acts).fingerprint(),
+        Observation(features={"obs": even}, acts=acts).fingerprint(),
+    )
+
+
 def test_an_unchanged_observation_keeps_its_fingerprint_and_a_changed_one_does_not():
     obs = Masked(lanes=4, agents=3).observe("player")
     before = obs.fingerprint()

@@ -16,21 +16,9 @@ from lockstep.learners.ppo import PPO
 from lockstep.worlds import registry
 from lockstep.worlds.uav_mec.config import SCENARIOS
 from tests.helpers import train
-from tests.toys import Masked, Match, Pool, Recall
+from tests.toys import Masked, Match, Pool, Recall, Waiting
 
 CONFIG = PPOConfig(hidden=8, lanes=10, steps=6, epochs=3, lr_actor=1e-2, lr_critic=1e-2)
-
-
-class Waiting(Masked):
-    """Agents decide now and then, so that lanes differ in how many decisions they hold."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.spec = replace(self.spec, every_step=False)
-
-    def observe(self, role: str) -> Observation:
-        plain = super().observe(role)
-        return replace(plain, acts=self.seen[..., 0] > 0.6)
 
 
 def made(make: Any, config: PPOConfig, *, accumulate: int, seeds: tuple[int, ...] = (3, 5)) -> Any:
@@ -143,3 +131,26 @@ def test_the_audit_of_parts_sees_every_decision_at_its_place(minibatches: int, p
     torch.testing.assert_close(replayed.log_prob["player"], rows.log_prob)
     torch.testing.assert_close(replayed.entropy["player"], rows.entropy)
     torch.testing.assert_close(replayed.value["player"], rows.value)
+
+
+@pytest.mark.parametrize(
+    "make", [partial(Match, agents=2, truncates=True), partial(Pool, agents=2)]
+)
+def test_values_in_parts_are_those_of_all_lanes_at_once(make: Any) -> None:
+    found = []
+    for parts in (1, 5):
+        learner, collector, rollout = made(make, CONFIG, accumulate=parts)
+        seen: list[int] = []
+        plain = learner._values
+
+        def counting(state: Any, plain: Any = plain, seen: list[int] = seen) -> Any:
+            seen.append(max(x.shape[:-2].numel() for x in state["all"].values()))
+            return plain(state)
+
+        learner._values = counting
+        collector.collect(rollout)
+        found.append((rollout.roles["player"], max(seen)))
+    (whole, most), (pieces, fewer) = found
+    assert fewer * 5 == most == 2 * CONFIG.lanes * CONFIG.steps
+    torch.testing.assert_close(pieces.value, whole.value, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(pieces.next_value, whole.next_value, rtol=1e-12, atol=1e-12)

@@ -67,13 +67,13 @@ def judged(log_ratio: list[float], advantage: list[float], weight: list[float]) 
     learner, _, rollout = assemble(Match, replace(CONFIG, lanes=1, steps=len(weight)), [0])
     rollout.written = rollout.steps
     role = learner._batch(rollout).roles["player"]
-    shape = role.weight.shape
+    shape = role.decided.shape
 
     def rows(x: list[float]) -> Tensor:
         return torch.tensor(x, dtype=torch.float64).view(shape)
 
     w = rows(weight)
-    role = replace(role, weight=w, advantage=rows(advantage) * w, count=w.sum().view(1))
+    role = replace(role, decided=w, advantage=rows(advantage) * w, n_decided=w.sum().view(1))
     seen = Seen(means={"x": torch.zeros(1)})
     moved = torch.where(w > 0, rows(log_ratio), 0.0)
     seen.judge("player", role, moved, moved.exp())

@@ -7,9 +7,9 @@ import torch
 
 from lockstep.learners.config import PPOConfig
 from lockstep.learners.health import Seen
-from lockstep.learners.loss import entropy_bonus
+from lockstep.learners.loss import critic_loss, entropy_bonus, policy_loss
 from tests.helpers import assemble
-from tests.toys import Masked, Match
+from tests.toys import Masked, Match, Waiting
 
 CONFIG = PPOConfig(hidden=8, lanes=4, steps=6)
 
@@ -43,3 +43,28 @@ def test_numbers_have_no_largest_entropy_and_count_by_dimension() -> None:
 def test_the_sum_is_that_of_the_whole_decision() -> None:
     found, rows = bonus(Match, "sum")
     assert found.item() == pytest.approx(rows.entropy.mean().item(), rel=1e-4)
+
+
+def test_while_an_agent_waits_its_critic_learns_and_its_policy_does_not() -> None:
+    learner, collector, rollout = assemble(partial(Waiting, agents=3), CONFIG, [0, 1])
+    collector.collect(rollout)
+    role = learner._batch(rollout).roles["player"]
+    waits = (role.judged > 0) & (role.decided == 0)
+    before_any = role.judged == 0
+    assert waits.any()
+    assert before_any.any()
+    assert not (before_any & (role.decided > 0)).any()
+
+    def losses(where: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Both, once the critic should have said 5 more in some rows, which were better by 5."""
+        other = replace(
+            role, target=role.target + 5.0 * where, advantage=role.advantage + 5.0 * where
+        )
+        seen = Seen()
+        critic = critic_loss({"player": other}, {"player": role.value}, value_clip=None, seen=seen)
+        return critic, policy_loss("player", other, role.log_prob, clip_ratio=0.2, seen=seen)
+
+    critic, policy = losses(torch.zeros_like(waits))
+    assert not torch.isclose(losses(waits)[0], critic).any()
+    assert torch.equal(losses(waits)[1], policy)
+    assert torch.equal(losses(before_any)[0], critic)

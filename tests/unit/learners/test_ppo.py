@@ -1,4 +1,5 @@
 import dataclasses
+from functools import partial
 
 import pytest
 import torch
@@ -133,3 +134,22 @@ def test_acting_deterministically_repeats_itself():
     collector.streams.tick()
     second = learner.act("player", obs, memory, starts, collector.streams, deterministic=True)
     assert torch.equal(first.action["number"], second.action["number"])
+
+
+@pytest.mark.parametrize("seeds", [(0,), (0, 1)])
+def test_acting_and_learning_build_one_distribution(seeds: tuple[int, ...]) -> None:
+    config = PPOConfig(hidden=8, lanes=4, steps=3, memory="gru")
+    learner, collector, rollout = assemble(partial(Recall, agents=2), config, seeds)
+    collector.collect(rollout)
+    batch, rows = learner._batch(rollout), rollout.roles["player"]
+    role = batch.roles["player"]
+    whole, last = learner.policy("player", role.obs, role.memory, batch.starts)
+    memory = rollout.memory["player"]
+    for t in range(rollout.steps):
+        law, memory = learner.policy(
+            "player", rows.obs.map(lambda x, t=t: x[t]), memory, rollout.starts[t]
+        )
+        log_prob = law.log_prob({name: x[t] for name, x in rows.action.items()})
+        expected = whole.log_prob(role.action)[:, t].flatten(0, 1)
+        torch.testing.assert_close(log_prob, expected)
+    torch.testing.assert_close(memory, last.flatten(0, 1))

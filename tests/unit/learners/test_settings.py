@@ -4,7 +4,7 @@ from lockstep.learners.config import PPOConfig
 
 
 def test_a_temperature_and_a_share_of_chance_have_bounds():
-    with pytest.raises(ValueError, match="temperature must be positive, got 0.0"):
+    with pytest.raises(ValueError, match=r"temperature must be positive, got 0\.0"):
         PPOConfig(temperature=0.0)
     for epsilon in (-0.1, 1.0):
         with pytest.raises(

@@ -29,6 +29,22 @@ def test_a_module_that_is_not_batchable_is_looped_with_the_same_result():
     torch.testing.assert_close(Pack(looped, [1, 2, 3])(x), Pack(small, [1, 2, 3])(x))
 
 
+def test_a_network_with_running_numbers_is_refused_in_one_sentence():
+    with pytest.raises(ValueError, match=r"running_mean .*use GroupNorm") as refusal:
+        Pack(lambda: nn.Sequential(Dense(3, 4), nn.BatchNorm1d(4)), [0])
+    assert "\n" not in str(refusal.value)
+    constant = Dense(3, 4)
+    constant.register_buffer("scale", torch.ones(()), persistent=False)
+    Pack(lambda: constant, [0])
+
+
+def test_networks_do_not_behave_as_if_in_training():
+    pack = Pack(lambda: nn.Sequential(Dense(3, 4), nn.Dropout(0.5)), [0, 1])
+    x = torch.randn(2, 5, 3)
+    assert not pack.module.training
+    assert torch.equal(pack(x), pack(x))
+
+
 def test_initial_weights_follow_from_the_seed_and_leave_the_global_generator_alone():
     before = torch.random.get_rng_state()
     first, second = Pack(small, [7]).weights, Pack(small, [7]).weights

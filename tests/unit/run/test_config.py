@@ -99,7 +99,36 @@ def test_the_reference_scenario_brings_the_reference_learner():
     config = preset("uav-mec", scenario="reference", learner="ab-mappo")
     assert isinstance(config.learner, PPOConfig)
     assert config.learner.actor == "mlp"
+    assert config.learner.reward_norm == "running"
+    assert preset("uav-mec", scenario="paper").learner == PPOConfig()
     assert preset("uav-mec", scenario="reference", learner="randomized").algorithm == "randomized"
+
+
+SETTINGS = {"paper": {"lanes": 3, "set_context": "pooled"}, "demo": {"set_contxt": "pooled"}}
+
+
+def test_a_world_says_which_learner_and_which_of_its_settings_suit(monkeypatch):
+    entry = replace(
+        registry.WORLDS["uav-mec"],
+        learner="g-mappo",
+        learner_settings="tests.unit.run.test_config:SETTINGS",
+    )
+    monkeypatch.setitem(registry.WORLDS, "uav-mec", entry)
+    config = preset("uav-mec")
+    assert config.algorithm == "g-mappo"
+    assert config.learner == replace(LEARNERS["g-mappo"], lanes=3, set_context="pooled")
+    assert preset("uav-mec", scenario="reference").learner == LEARNERS["g-mappo"]
+    chance = preset("uav-mec", learner="randomized").learner
+    assert chance == replace(LEARNERS["randomized"], lanes=3)
+    message = "asked for by uav-mec, scenario demo.*did you mean 'set_context'"
+    with pytest.raises(UnknownName, match=message):
+        preset("uav-mec", scenario="demo")
+
+
+@pytest.mark.parametrize("world", registry.names())
+def test_every_world_names_a_learner_and_settings_that_there_are(world: str):
+    for scenario in registry.scenarios(world):
+        assert preset(world, scenario=scenario).algorithm == registry.learner(world)
 
 
 def test_unknown_names_get_suggestions():

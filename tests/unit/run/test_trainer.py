@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lockstep.run.checkpoint import state_digest
-from lockstep.run.trainer import Trainer
+from lockstep.run.trainer import Trainer, arithmetic
 from tests import tiny
 
 
@@ -76,6 +76,21 @@ def test_a_saved_trainer_goes_on_bit_equally_with_its_episodes() -> None:
     assert list(one) == list(other)
     assert all(torch.equal(x, other[name]) for name, x in one.items())
     assert state_digest(straight.state_dict()) == state_digest(resumed.state_dict())
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+def test_only_tf32_may_round_products_and_convolutions_and_all_is_put_back(precision: str) -> None:
+    def switches() -> tuple[str, bool, int]:
+        cudnn = torch.backends.cudnn.allow_tf32
+        return torch.get_float32_matmul_precision(), cudnn, torch.get_num_threads()
+
+    config = tiny.config()
+    config = replace(config, learner=replace(config.learner, precision=precision))
+    before = switches()
+    with arithmetic(config):
+        rounds = precision == "tf32"
+        assert switches() == ("high" if rounds else "highest", rounds, 1)
+    assert switches() == before
 
 
 def test_minibatches_are_learned_from_in_as_many_parts_as_asked() -> None:

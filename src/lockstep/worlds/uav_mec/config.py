@@ -306,6 +306,16 @@ REFERENCE = UavMecConfig(
 )
 """The reference repository at its newest commit, for parity and speed comparison."""
 
+LEARNER_SETTINGS = {
+    "reference": {
+        "actor": "mlp",
+        "entropy_per": "sum",
+        "value_clip": 0.2,
+        "reward_norm": "running",
+    },
+}
+"""What a scenario asks of its learner: the reference implementation learns in its own way."""
+
 SCENARIOS: dict[str, UavMecConfig] = {
     "paper": PAPER,
     "reference": REFERENCE,
