@@ -44,13 +44,26 @@ def tampered(run: Path, to: Path, change: Callable[[Line], object]) -> Path:
     return to
 
 
-def test_a_healthy_run_has_nothing_wrong_and_exits_with_0(
-    run: Path, doctor: Callable[..., int], capsys: pytest.CaptureFixture[str]
+def test_a_run_that_learns_has_nothing_wrong_by_any_rule_that_can_look_and_exits_with_0(
+    tmp_path: Path, doctor: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ):
+    """Long enough for every rule but D12, which needs 100 updates."""
+    config = tiny.config(updates=1, checkpoint_every=100)
+    learner = replace(config.learner, lanes=4, lr_actor=3e-3, lr_critic=1e-2)
+    config = replace(config, learner=learner, total_steps=45 * learner.lanes * learner.steps)
+    run = loop.train(config, tmp_path / "run").folder
     assert doctor(run, "--fail-on", "warn") == 0
     said = capsys.readouterr().out
     assert f"{run}: nothing found" in said
     assert re.search(r"^\d+ rules checked, \d+ not applicable$", said, flags=re.M)
+    assert examine(read_log(run)).not_applicable == {
+        "G10": "needs train/<role>/entropy_share",
+        "D7": "needs train/<role>/forced_share",
+        "D12": "needs 100 updates",
+        "D13": "needs replay/fill",
+        "D17": "needs res/gpu_percent",
+        "D21": "needs train/n_updates",
+    }
 
 
 @pytest.mark.slow

@@ -9,14 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+from lockstep import cli
 from lockstep.errors import AuditFailure, BadInput
 from lockstep.run import checkpoint, loop
-from lockstep.run.config import Operations
+from lockstep.run.config import Operations, TrainConfig
 from lockstep.run.loop import Progress
 from lockstep.run.record import Run
-from lockstep.run.rundir import read_json, write_json
+from lockstep.run.rundir import RunDir, read_json, write_json
 from lockstep.run.trainer import Trainer
+from lockstep.run.watching import look
 from tests import tiny
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(["src", "."]), "OMP_NUM_THREADS": "1"}
@@ -61,21 +64,26 @@ def test_a_signal_ends_the_run_after_its_update_with_a_checkpoint(
 
 
 def test_a_second_signal_ends_it_at_once_and_leaves_a_run_that_resumes(tmp_path: Path):
-    process = started(tmp_path / "run")
+    folder = tmp_path / "run"
+    size = ["--learner.steps=300", "--learner.epochs=1", "--total-steps=600"]
+    slow = [*size, "--ops.heartbeat-every=0.05"]
+    process = subprocess.Popen(
+        [*command(folder), *slow], env=ENVIRONMENT, text=True, stderr=subprocess.PIPE
+    )
+    deadline = time.monotonic() + 120
+    while look(RunDir(folder)).phase != "collect":  # in its one update, which takes seconds
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-    assert process.returncode in (0, 1)  # 0 where the update ended before the second one came
-    run = Run.open(tmp_path / "run")
-    config = replace(run.config, total_steps=run.config.steps_per_update * 5000)
-    write_json(run.dir.config, config.to_json())
-    stops = iter([False, True])
-
-    def stop(progress: Progress) -> None:
-        if next(stops, True):
-            os.kill(os.getpid(), signal.SIGINT)
-
-    assert not loop.resume(run.folder, on_update=stop, accept_changes=True).finished
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (1, "lockstep train: interrupted\n")
+    run = Run.open(folder)
+    assert run.dir.metrics.read_bytes() == b""  # the update was not finished
+    assert read_json(folder / "heartbeat.json")["phase"] == "stopped"
+    assert not (folder / "crash").exists()
+    assert loop.resume(folder).finished
 
 
 def test_a_failing_update_leaves_a_report_and_the_last_checkpoint(
@@ -121,7 +129,7 @@ def test_settings_that_were_edited_are_refused_unless_accepted_and_then_recorded
     with pytest.raises(BadInput, match=r"the config has changed since .* pass --accept-changes"):
         loop.resume(run.folder)
     assert loop.resume(run.folder, accept_changes=True).finished
-    assert Run(run.folder).manifest["resumed_at"][-1]["accepted"] == ["config"]
+    assert Run(run.folder).manifest["history"][-1]["accepted"] == ["config"]
 
 
 def test_the_best_checkpoint_is_chosen_by_the_metric_asked_for(tmp_path: Path):
@@ -131,8 +139,9 @@ def test_the_best_checkpoint_is_chosen_by_the_metric_asked_for(tmp_path: Path):
     tail = [run.curve(by)[:, : n + 1].mean() for n in range(4)]
     best = max(range(4), key=lambda n: tail[n]) + 1
     assert checkpoint.pointed(run.dir.checkpoints, "best") == best * tiny.STEPS_PER_UPDATE
-    with pytest.raises(BadInput, match="best_by must be a metric of which less or more is better"):
-        loop.train(replace(config, best_by="train/mu/entropy"), tmp_path / "other")
+    for key in ("train/mu/entropy", "episode/nobody/return_mean"):
+        with pytest.raises(BadInput, match="best_by must be a metric of which less or more"):
+            loop.train(replace(config, best_by=key), tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
 
@@ -187,7 +196,7 @@ def test_where_memory_runs_out_the_ladder_goes_on_with_smaller_parts(tmp_path: P
     assert "memory ran out with" in done.stderr
     run = Run.open(tmp_path / "run")
     assert run.finished
-    rungs = run.manifest["memory"]
+    rungs = [event for event in run.manifest["history"] if event["event"] == "memory"]
     assert rungs[0]["from"] == {"accumulate": 1, "lanes": 32, "steps": 60}
     assert run.config.accumulate == rungs[-1]["to"]["accumulate"] > 1
     assert run.config.steps_per_update == 32 * 60
@@ -210,3 +219,129 @@ def test_a_gpu_that_is_required_and_absent_is_bad_input(tmp_path: Path):
     assert done.returncode == 2
     assert "no GPU is available here" in done.stderr
     assert not (tmp_path / "run").exists()
+    assert cli.main([*command(tmp_path / "run")[3:], "--require-gpu", "--device=cpu"]) == 2
+
+
+def runs_dry(monkeypatch: pytest.MonkeyPatch, *, at: int, below: int) -> None:
+    """Makes update `at` run out of memory unless minibatches are learned from in `below` parts."""
+    learn = Trainer.learn
+
+    def dry(self: Trainer) -> object:
+        if self.updates == at and self.config.accumulate < below:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        return learn(self)
+
+    monkeypatch.setattr(Trainer, "learn", dry)
+
+
+def stop_after(update: int) -> loop.OnUpdate:
+    def watch(progress: Progress) -> None:
+        if progress.update == update:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return watch
+
+
+def events(run: Run) -> list[str]:
+    return [event["event"] for event in Run(run.folder).manifest["history"]]
+
+
+def test_a_resumed_run_that_goes_down_the_ladder_can_be_resumed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    config = tiny.config(updates=4, checkpoint_every=1, auto_memory=True)
+    run = loop.train(config, tmp_path / "run", on_update=stop_after(1))
+    runs_dry(monkeypatch, at=1, below=2)
+    loop.resume(run.folder, on_update=stop_after(2))
+    assert events(run) == ["start", "resume", "memory"]
+    assert Run(run.folder).config.accumulate == 2
+    assert loop.resume(run.folder).finished
+    assert events(run) == ["start", "resume", "memory", "resume"]
+
+
+def test_changes_that_were_accepted_stay_so_when_memory_runs_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    config = tiny.config(updates=3, checkpoint_every=1, auto_memory=True)
+    run = loop.train(config, tmp_path / "run", on_update=stop_after(1))
+    data = read_json(run.dir.config)
+    data["learner"]["settings"]["clip_ratio"] = 0.1
+    write_json(run.dir.config, data)
+    runs_dry(monkeypatch, at=1, below=2)
+    assert loop.resume(run.folder, accept_changes=True).finished
+
+
+def test_a_rung_taken_while_building_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    build = Trainer.__init__
+
+    def dry(self: Trainer, config: TrainConfig, **others: object) -> None:
+        if config.accumulate < 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        build(self, config, **others)
+
+    config = tiny.config(updates=2, checkpoint_every=1, auto_memory=True)
+    run = loop.train(config, tmp_path / "run", on_update=stop_after(1))
+    monkeypatch.setattr(Trainer, "__init__", dry)
+    assert loop.resume(run.folder).finished
+    assert events(run) == ["start", "resume", "memory"]
+    assert Run(run.folder).config.accumulate == 2
+
+
+def test_an_error_that_is_not_of_memory_is_raised_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def broken(self: Trainer) -> object:
+        raise RuntimeError("shapes do not match")
+
+    monkeypatch.setattr(Trainer, "learn", broken)
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        loop.train(tiny.config(auto_memory=True), tmp_path / "run")
+
+
+def test_a_run_goes_on_with_other_threads_or_on_another_device(tmp_path: Path):
+    run = loop.train(tiny.config(3, checkpoint_every=1), tmp_path / "run", on_update=stop_after(1))
+    data = read_json(run.dir.config)
+    write_json(run.dir.config, data | {"device": "cuda"})
+    if not torch.cuda.is_available():
+        with pytest.raises(BadInput, match="no GPU is available here"):
+            loop.resume(run.folder)
+    assert cli.main(["resume", str(run.folder), "--device", "cpu", "--threads", "1"]) == 0
+    assert Run(run.folder).manifest["history"][-1]["device"] == "cpu"
+    straight = loop.train(tiny.config(3, checkpoint_every=1), tmp_path / "straight")
+    assert run.dir.metrics.read_bytes() == straight.dir.metrics.read_bytes()
+
+
+def test_a_member_is_taken_out_only_if_it_can_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    run = loop.train(tiny.config(2, checkpoint_every=1), tmp_path / "run", on_update=stop_after(1))
+    started = run.manifest["history"][0] | {"code_version": "older"}
+    write_json(run.dir.manifest, run.manifest | {"history": [started]})
+    assert cli.main(["resume", str(run.folder), "--member", "1"]) == 2
+    assert "the code has changed" in capsys.readouterr().err
+    assert not (tmp_path / "run-member-1").exists()
+    assert cli.main(["resume", str(run.folder), "--member", "1", "--accept-changes"]) == 0
+    assert Run.open(tmp_path / "run-member-1").finished
+
+
+def test_a_checkpoint_that_does_not_fit_is_refused_by_evaluation_as_well(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    run = loop.train(tiny.config(1), tmp_path / "run")
+    data = read_json(run.dir.config)
+    data["learner"]["settings"]["hidden"] = 32
+    write_json(run.dir.config, data)
+    assert cli.main(["evaluate", str(run.folder), "--episodes", "1"]) == 2
+    assert "does not fit the run's learner: weights/mu must be" in capsys.readouterr().err
+
+
+def test_two_runs_without_a_name_that_start_together_both_get_one(tmp_path: Path):
+    both = [
+        subprocess.Popen(
+            [*command(tmp_path / "x")[:-1], "--json"], env=ENVIRONMENT, stdout=subprocess.PIPE
+        )
+        for _ in range(2)
+    ]
+    assert [process.communicate() and process.returncode for process in both] == [0, 0]
+    names = {folder.name for folder in tmp_path.iterdir()}
+    assert names == {"uav-mec-ab-mappo-1", "uav-mec-ab-mappo-2"}

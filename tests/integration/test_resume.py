@@ -53,7 +53,10 @@ def test_a_killed_run_that_is_resumed_ends_as_one_never_stopped(tmp_path: Path, 
     assert not Run.open(tmp_path / "killed").finished
     resumed = loop.resume(tmp_path / "killed")
     same_result(straight, resumed)
-    assert len(Run(resumed.folder).manifest["resumed_at"]) == 1
+    assert [event["event"] for event in Run(resumed.folder).manifest["history"]] == [
+        "start",
+        "resume",
+    ]
 
 
 def test_rewards_that_are_normalised_and_memory_resume_as_well(tmp_path: Path):
@@ -126,11 +129,14 @@ def test_code_that_changed_is_refused_unless_accepted(tmp_path: Path):
     with pytest.raises(Killed):
         loop.train(tiny.config(updates=2), tmp_path / "old", on_update=kill_after(1))
     run = Run.open(tmp_path / "old")
-    write_json(run.dir.manifest, run.manifest | {"code_version": "older"})
+    write_json(
+        run.dir.manifest,
+        run.manifest | {"history": [run.manifest["history"][0] | {"code_version": "older"}]},
+    )
     with pytest.raises(BadInput, match="the code has changed since"):
         loop.resume(run.folder)
     assert loop.resume(run.folder, accept_changes=True).finished
-    assert Run(run.folder).manifest["resumed_at"][-1]["accepted"] == ["code"]
+    assert Run(run.folder).manifest["history"][-1]["accepted"] == ["code"]
 
 
 def _stopped(folder: Path) -> Run:
@@ -178,6 +184,6 @@ def test_a_run_goes_back_to_an_older_checkpoint_and_ends_the_same(tmp_path: Path
     run = _stopped(tmp_path / "x")
     config = run.config
     resumed = loop.resume(run.folder, step=tiny.STEPS_PER_UPDATE)
-    assert resumed.manifest["resumed_at"][-1]["step"] == tiny.STEPS_PER_UPDATE
+    assert resumed.manifest["history"][-1]["step"] == tiny.STEPS_PER_UPDATE
     assert (run.dir.checkpoints / f"{2 * tiny.STEPS_PER_UPDATE}.pt.aside").is_file()
     same_result(loop.train(config, tmp_path / "straight"), resumed)

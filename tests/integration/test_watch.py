@@ -20,9 +20,10 @@ from rich.console import Console
 
 from lockstep.cli import watch
 from lockstep.errors import BadInput
-from lockstep.run.rundir import RunDir
-from lockstep.run.watching import Sight, look
+from lockstep.run.rundir import RunDir, write_json
+from lockstep.run.watching import Sight, look, span
 from tests import tiny
+from tests.unit.run.test_watching import beat, finding
 
 BEATER = """
 import sys, time
@@ -133,8 +134,8 @@ def test_one_table_shows_every_run_and_says_why_one_is_in_trouble(
     done.metrics.write_text(
         "".join(f'{{"update":{u},"world/energy":{9 - u}}}\n' for u in (1, 2, 3))
     )
-    finding = {"id": "G11", "severity": "warning", "message": "entropy has collapsed"}
-    (done.folder / "findings.json").write_text(json.dumps([finding]))
+    found = [finding("G8", update=50), finding("G11", update=100)]
+    write_json(done.findings, [one.to_json() for one in found])
     assert watch.main([f"--root={tmp_path}", "--once"]) == 0
     out = capsys.readouterr().out
     row = next(line for line in out.splitlines() if line.strip().startswith("done "))
@@ -145,11 +146,28 @@ def test_one_table_shows_every_run_and_says_why_one_is_in_trouble(
         "━━━━━━━━━━",
         "6",
         "█▅▁",
-        "1: G11",
+        "2: G11",
     ]
     assert "demo-1/killed" in out
     assert f"demo-1/killed is dead: process {child.pid} is gone" in out
-    assert "done: G11 entropy has collapsed" in out
+    assert "done: G11 a name (role agent, members 0, 1): numbers; a knob" in out
+    assert "G8" not in out
+
+
+@pytest.mark.parametrize(("phase", "code"), [("failed", 1), ("stopped", 0)])
+def test_a_run_that_failed_is_trouble_and_one_that_was_stopped_is_not(
+    phase: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    beat(make(tmp_path / "mine", 10), phase=phase)
+    assert watch.main([f"--root={tmp_path}", "--once", "--fail-if-stalled"]) == code
+    assert f"mine  {phase}" in re.sub(r" {2,}", "  ", capsys.readouterr().out)
+
+
+def test_the_help_says_which_runs_count_as_trouble(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        watch.main(["--help"])
+    said = re.sub(r"\W+", " ", capsys.readouterr().out)
+    assert "exit code 1 as soon as a run that is shown is stalled dead or failed" in said
 
 
 def test_where_there_is_no_terminal_a_run_is_followed_in_lines_to_its_end(
@@ -276,7 +294,6 @@ def test_half_a_curve_has_the_means_of_two_points():
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (None, ""),
         (0.0, "0 s"),
         (119.0, "119 s"),
         (150.0, "2.5 min"),
@@ -284,8 +301,8 @@ def test_half_a_curve_has_the_means_of_two_points():
         (3e5, "3.47 d"),
     ],
 )
-def test_a_time_is_told_in_the_unit_that_suits_it(seconds: float | None, text: str):
-    assert watch.span(seconds) == text
+def test_a_time_is_told_in_the_unit_that_suits_it(seconds: float, text: str):
+    assert span(seconds) == text
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120, 150])

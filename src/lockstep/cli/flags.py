@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import tyro
 
@@ -49,13 +49,3 @@ def named_value(argv: Sequence[str], flag: str) -> str | None:
         elif here.startswith(f"{flag}="):
             value = here.removeprefix(f"{flag}=")
     return value
-
-
-def wants_help(argv: Sequence[str]) -> bool:
-    """Whether help was asked for."""
-    return any(arg in ("-h", "--help") for arg in argv)
-
-
-def as_dict(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass, not descending into them."""
-    return {name: getattr(value, name) for name in value.__dataclass_fields__}

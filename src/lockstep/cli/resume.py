@@ -1,9 +1,9 @@
 """`lockstep resume`: continue a run from its latest checkpoint."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -17,7 +17,8 @@ left as it is. Without RUN, the newest unfinished run under --root is taken.
 examples:
   lockstep resume runs/uav-mec-ab-mappo-1
   lockstep resume
-  lockstep resume runs/uav-mec-ab-mappo-1 --member 2"""
+  lockstep resume runs/uav-mec-ab-mappo-1 --member 2
+  lockstep resume runs/uav-mec-ab-mappo-1 --device cpu"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,10 @@ class ResumeFlags:
     """Continue although code or settings have changed since; the manifest records it."""
     set_aside_newer: bool = False
     """With an older checkpoint as RUN: rename the newer ones and go back to it."""
+    device: Literal["auto", "cpu", "cuda"] | None = None
+    """Where to go on; by default where the run was started."""
+    threads: int | None = None
+    """CPU threads from here on; by default as before."""
     member: int | None = None
     """Take this member out of the pack, as a run of its own beside it, and continue that."""
     json: bool = False
@@ -42,21 +47,31 @@ def main(argv: Sequence[str]) -> int:
     """Resumes and says where the run stands."""
     flags = parse(ResumeFlags, argv, verb="resume", description=DESCRIPTION)
     from lockstep.cli.progress import shown  # these import torch, which takes seconds
-    from lockstep.cli.report import console_for, report
+    from lockstep.cli.report import console_for, device_line, report
     from lockstep.run import loop
     from lockstep.run.find import find
     from lockstep.run.members import extract
     from lockstep.run.record import Run
+    from lockstep.run.trainer import resolve
 
     console = console_for(as_json=flags.json)
     found = find(flags.run, root=flags.root, set_aside_newer=flags.set_aside_newer)
     console.print(found.why, soft_wrap=True, highlight=False)
     folder, step = found.folder, found.step
+    old = Run.open(folder)
     if flags.member is not None:
+        loop.changes(old, accept=flags.accept_changes)
         folder = folder.with_name(f"{folder.name}-member-{flags.member}")
-        extract(Run.open(found.folder), flags.member, folder, step=step)
+        extract(old, flags.member, folder, step=step)
         console.print(f"member {flags.member} goes on alone in {folder}", soft_wrap=True)
         step = None
+    given = {"device": flags.device, "threads": flags.threads}
+    how: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    asked = replace(old.config, **how)
+    if not old.finished:
+        console.print(device_line(asked=asked, taken=resolve(asked)), soft_wrap=True)
     with shown(folder.name, console=console) as watch:
-        run = loop.resume(folder, step=step, on_update=watch, accept_changes=flags.accept_changes)
+        run = loop.resume(
+            folder, step=step, on_update=watch, accept_changes=flags.accept_changes, **how
+        )
     return report(run, console=console, as_json=flags.json)

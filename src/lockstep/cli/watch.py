@@ -61,13 +61,14 @@ class WatchFlags:
     json: bool = False
     """Print JSON: one document with --once, otherwise one line for each look."""
     fail_if_stalled: bool = False
-    """End with exit code 1 as soon as a run that is shown is stalled or dead."""
+    """End with exit code 1 as soon as a run that is shown is stalled, dead or failed; one that was
+    stopped by a signal is none of these."""
     every: float = 2.0
     """Seconds between two looks."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Shows the runs; 1 if one is stalled or dead and that was to be told."""
+    """Shows the runs; 1 if one is stalled, dead or failed and that was to be told."""
     flags = parse(WatchFlags, argv, verb="watch", description=DESCRIPTION)
     if not flags.every > 0:
         raise BadInput(f"--every must be more than 0 seconds, got {flags.every:g}")
@@ -187,7 +188,7 @@ def notes(sight: "Sight", root: Path) -> list[str]:
     found = [f"{name} is {sight.state}: {sight.reason}"] if sight.state in EXPLAINED else []
     if sight.alert:
         found.append(f"{name}: {sight.alert}")
-    return found + [f"{name}: {f.id} {f.message}" for f in (sight.findings or ())[:1]]
+    return found + [f"{name}: {finding}" for finding in (sight.findings or ())[-1:]]
 
 
 def line(sight: "Sight", root: Path) -> str:
@@ -196,7 +197,7 @@ def line(sight: "Sight", root: Path) -> str:
     if sight.value is not None:
         parts.append(f"{(sight.objective or 'objective').removeprefix('world/')} {sight.value:.5g}")
     if sight.eta_s is not None:
-        parts.append(f"{span(sight.eta_s)} left")
+        parts.append(f"{_span(sight.eta_s)} left")
     if sight.state in EXPLAINED:
         parts.append(sight.reason)
     return "  ".join(parts)
@@ -232,21 +233,17 @@ def halved(points: Sequence[float | None]) -> list[float | None]:
     return [sum(pair) / len(pair) if pair else None for pair in pairs]
 
 
-def span(seconds: float | None) -> str:
-    """A time in the unit that suits it; nothing for None."""
-    if seconds is None:
-        return ""
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds:.0f} s"
-
-
 def to_json(sight: "Sight") -> "Json":
     """Everything that is known of a run."""
     return {"run": str(sight.folder)} | {
         name: value for name, value in asdict(sight).items() if name != "folder"
     }
+
+
+def _span(seconds: float | None) -> str:
+    from lockstep.run.watching import span
+
+    return "" if seconds is None else span(seconds)
 
 
 def _phase(sight: "Sight") -> str:
@@ -269,7 +266,7 @@ def _bar(sight: "Sight") -> str:
 def _doctor(sight: "Sight") -> str:
     if sight.findings is None:
         return ""
-    return f"{len(sight.findings)}: {sight.findings[0].id}" if sight.findings else "well"
+    return f"{len(sight.findings)}: {sight.findings[-1].id}" if sight.findings else "well"
 
 
 Columns: TypeAlias = "dict[str, Callable[[Sight], str]]"
@@ -280,8 +277,8 @@ COLUMNS: Columns = {
     "update": _update,
     "": _bar,
     "steps/s": lambda s: "" if s.steps_per_s is None else f"{s.steps_per_s:,.0f}",
-    "left": lambda sight: span(sight.eta_s),
-    "saved": lambda sight: span(sight.checkpoint_s),
+    "left": lambda sight: _span(sight.eta_s),
+    "saved": lambda sight: _span(sight.checkpoint_s),
     "objective": lambda sight: "" if sight.value is None else f"{sight.value:.5g}",
     "course": lambda sight: sparkline(sight.curve),
     "doctor": _doctor,

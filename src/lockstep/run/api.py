@@ -11,12 +11,14 @@ import torch
 from lockstep.core.learner import Learner
 from lockstep.core.streams import lane_keys
 from lockstep.core.world import World
-from lockstep.errors import BadInput, known
+from lockstep.errors import BadCheckpoint, BadInput, known
 from lockstep.learners import registry as learners
 from lockstep.learners.config import LEARNERS, LearnerConfig
 from lockstep.run import checkpoint, loop
 from lockstep.run.config import TrainConfig, parse_seeds, preset
 from lockstep.run.evaluate import EVALUATION_SEED, Evaluation, evaluate as _evaluate
+from lockstep.run.fitting import fit
+from lockstep.run.manifest import config_hashes
 from lockstep.run.policy import HeuristicPolicy, LearnedPolicy, Policy
 from lockstep.run.record import Run
 from lockstep.run.rundir import run_folder
@@ -166,8 +168,14 @@ def _restored(run: Run, *, pointer: str, device: str) -> Learner:
     place, config = torch.device(device), run.config
     spec = worlds.build(config.world, lanes=1, device=place, compile=False).spec
     learner = learners.build(config.learner, spec, seeds=config.seeds, device=place)
-    _, state = checkpoint.load(run.dir.checkpoints, step, device=place)
-    learner.load_state_dict(state["learner"])
+    owners = config_hashes(run.manifest)
+    _, state = checkpoint.load(run.dir.checkpoints, step, device=place, owner=owners)
+    try:
+        learner.load_state_dict(fit(state["learner"], learner.state_dict()))
+    except ValueError as misfit:
+        raise BadCheckpoint(
+            run.dir.checkpoints / f"{step}.pt", f"does not fit the run's learner: {misfit}"
+        ) from misfit
     return learner
 
 

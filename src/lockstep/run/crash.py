@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lockstep.run.jsonable import Json, encode
+from lockstep.run.jsonable import Json, finite
 from lockstep.run.rundir import RunDir, write_json
 from lockstep.run.trainer import Trainer
 
@@ -26,7 +26,7 @@ def write_report(
         "error": f"{type(error).__name__}: {error}",
         "update": trainer.updates,
         "stack": traceback.format_exception(error),
-        "last_metrics": {key: [_finite(x) for x in values] for key, values in last.items()},
+        "last_metrics": finite(dict(last)),
         "batch": {name: summary(x) for name, x in tensors(trainer.rollout)},
         "config": trainer.config.to_json(),
     }
@@ -51,14 +51,10 @@ def summary(x: Tensor) -> Json:
     about: dict[str, Json] = {"shape": list(x.shape), "dtype": str(x.dtype).removeprefix("torch.")}
     if x.numel() == 0:
         return about
-    number = x.detach().double()
-    finite = torch.isfinite(number)
-    about["not_finite"] = int((~finite).sum())
-    if finite.any():
-        kept = number[finite]
+    number = x.detach().cpu().double()  # the device may be what has run out of memory
+    whole = torch.isfinite(number)
+    about["not_finite"] = int((~whole).sum())
+    if whole.any():
+        kept = number[whole]
         about |= {name: float(getattr(kept, name)()) for name in ("min", "max", "mean")}
     return about
-
-
-def _finite(x: float) -> Json:
-    return encode(x) if x == x and abs(x) != float("inf") else None

@@ -1,14 +1,14 @@
 """Finding the run to continue: a path that was given, or a bounded search under one folder."""
 
-import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from lockstep.errors import BadInput, NotARun
 from lockstep.run import checkpoint
 from lockstep.run.config import TrainConfig
+from lockstep.run.lock import is_held
 from lockstep.run.record import Run
+from lockstep.run.rundir import walk
 
 MAX_ENTRIES = 10_000
 """Names that a search looks at before it gives up."""
@@ -25,8 +25,6 @@ class Found:
     """Step of the checkpoint; None where the run has none yet and starts from its beginning."""
     why: str
     """For the user to read: what was chosen and what else there was."""
-    newer: tuple[int, ...] = ()
-    """Checkpoints after `step`, which have to be set aside first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +34,8 @@ class _Search:
     matching: tuple[tuple[tuple[float, ...], Path], ...]
     """Rank and folder of each, in the order of names."""
     finished: int
+    held: int
+    """Runs that a process is writing."""
     other: int
     """Runs with another configuration."""
     unreadable: int
@@ -53,7 +53,8 @@ def find(
     """The run and checkpoint that `target` means; without one, an unfinished run under `root`.
 
     `target` is a run folder, a checkpoint of it (`RUN/checkpoints/900.pt`), or a folder of runs.
-    With `config` a search takes only runs of an equal configuration. Reading changes nothing.
+    With `config` a search takes only runs of an equal configuration, and none that a process is
+    writing at this moment. Reading changes nothing.
     """
     if target is None:
         return _search(root, config)
@@ -77,7 +78,7 @@ def _at_checkpoint(file: Path, *, set_aside_newer: bool) -> Found:
         )
     run, step = Run.open(file.parent.parent), int(number)
     checkpoint.read_stamp(folder, step)
-    newer = tuple(other for other in checkpoint.steps(folder) if other > step)
+    newer = [other for other in checkpoint.steps(folder) if other > step]
     if newer and not set_aside_newer:
         raise BadInput(
             f"{file} is not the newest checkpoint of {run.folder} (that is step {newer[-1]}); pass "
@@ -85,7 +86,7 @@ def _at_checkpoint(file: Path, *, set_aside_newer: bool) -> Found:
         )
     aside = f"; set aside: {', '.join(map(str, newer))}" if newer else ""
     why = f"{run.folder} at step {step}: this checkpoint was asked for{aside}"
-    return Found(folder=run.folder, step=step, why=why, newer=newer)
+    return Found(folder=run.folder, step=step, why=why)
 
 
 def _in_run(folder: Path, reason: str) -> Found:
@@ -136,9 +137,9 @@ def _rank(folder: Path, config: TrainConfig | None) -> tuple[float, ...]:
 def _look(root: Path, config: TrainConfig | None) -> _Search:
     """Walks the folders under `root` in the order of their names."""
     matching: list[tuple[tuple[float, ...], Path]] = []
-    finished = other = unreadable = entries = 0
+    finished = held = other = unreadable = entries = 0
     complete = True
-    for folder, names in _folders(root):
+    for folder, names in walk(root, depth=MAX_DEPTH):
         entries += len(names)
         if entries > MAX_ENTRIES:
             complete = False
@@ -147,6 +148,9 @@ def _look(root: Path, config: TrainConfig | None) -> _Search:
             continue
         if "summary.json" in names:
             finished += 1
+            continue
+        if is_held(folder):
+            held += 1
             continue
         try:
             its = Run.open(folder).config
@@ -159,6 +163,7 @@ def _look(root: Path, config: TrainConfig | None) -> _Search:
     return _Search(
         matching=tuple(matching),
         finished=finished,
+        held=held,
         other=other,
         unreadable=unreadable,
         entries=min(entries, MAX_ENTRIES),
@@ -166,27 +171,12 @@ def _look(root: Path, config: TrainConfig | None) -> _Search:
     )
 
 
-def _folders(root: Path, depth: int = 0) -> Iterator[tuple[Path, set[str]]]:
-    """Folders with the names in them; links are not followed and runs not entered."""
-    try:
-        with os.scandir(root) as found:
-            entries = sorted(found, key=lambda entry: entry.name)
-    except OSError:
-        return  # gone or not ours to read, so no run of ours
-    names = {entry.name for entry in entries}
-    yield root, names
-    if "config.json" in names or depth == MAX_DEPTH:
-        return
-    for entry in entries:
-        if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
-            yield from _folders(root / entry.name, depth + 1)
-
-
 def _seen(found: _Search) -> str:
     """What was looked at, for the user to read."""
     said = [f"{found.entries} names looked at"]
     for count, what in (
         (found.finished, "finished"),
+        (found.held, "that a process is writing"),
         (found.other, "of another configuration"),
         (found.unreadable, "that cannot be read"),
     ):

@@ -7,13 +7,12 @@ import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 import psutil
 
 from lockstep.run.jsonable import Json, decode, encode
 from lockstep.run.pulse import View
-from lockstep.run.rundir import RunDir
+from lockstep.run.rundir import RunDir, write_json
 
 FORMAT = 1
 FILE = "heartbeat.json"
@@ -173,16 +172,9 @@ class Heartbeat:
             alert=alert,
         )
         data = encode(beat)
-        _replace(self._file, json.dumps(data, indent=2, allow_nan=False).encode() + b"\n")
+        write_json(self._file, data, durable=False)
         if self._history is not None:
             line = json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
             with self._history.open("ab") as file:
                 file.write(line + b"\n")
         return beat
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Readers see the old file or the new one; it need not survive a power cut: no fsync."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(data)
-    temporary.replace(path)

@@ -1,6 +1,7 @@
 """Dataclasses to JSON and back, so that what is written loads back equal; imports no torch."""
 
 import dataclasses
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -21,6 +22,15 @@ def encode(value: object) -> Json:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(f"a setting of type {type(value).__name__} cannot be written as JSON")
+
+
+def finite(value: Json) -> Json:
+    """`value` with null for every number that is not finite, which JSON cannot hold."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def decode(kind: Any, value: Json, where: str = "config") -> Any:

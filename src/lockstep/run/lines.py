@@ -1,6 +1,7 @@
 """Files of one JSON object per line: written whole lines at a time, read back as columns."""
 
 import json
+import logging
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 
 from lockstep.errors import NotARun
 from lockstep.run.rundir import sync_folder, writing
+
+log = logging.getLogger(__name__)
 
 Number: TypeAlias = float | int  # both words: types are checked while tests run
 Row: TypeAlias = dict[str, Number | None]
@@ -133,15 +136,23 @@ def read_lines(path: Path) -> list[Row]:
 
 
 def offset_after(path: Path, *, update: int) -> int:
-    """Bytes of the lines up to `update`, for a file whose length no checkpoint holds."""
+    """Bytes of the lines up to `update`, for a file whose length no checkpoint holds.
+
+    Such a file holds nothing that a run needs to go on, so one that is damaged ends, with a word in
+    the log, at the first line that cannot be read.
+    """
     if not path.exists():
         return 0
-    lines = path.read_bytes().splitlines(keepends=True)
     kept = 0
-    for row, line in zip(read_lines(path), lines, strict=False):  # one line may lack its end
-        if (row.get("update") or 0) > update:
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
+        try:
+            at = json.loads(line)["update"]
+            if at > update:
+                break
+        except (ValueError, TypeError, KeyError):
+            log.warning("line %d of %s is damaged; what follows it is cut off", number, path)
             break
-        kept += len(line)
+        kept += len(line) + 1
     return kept
 
 

@@ -78,6 +78,25 @@ class RunLock:
         os.pwrite(self._descriptor, json.dumps(holder).encode() + b"\n", 0)
 
 
+def is_held(folder: Path) -> bool:
+    """Whether a process is writing the run in `folder`; nothing is made or changed."""
+    try:
+        descriptor = os.open(folder / NAME, os.O_RDONLY)
+    except OSError:  # never locked, or not ours to read
+        return False
+    try:
+        # An empty file names nobody: who is about to write its name must not meet this lock.
+        if os.fstat(descriptor).st_size:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        return False
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def _holder(path: Path) -> str:
     try:
         who = json.loads(path.read_bytes())

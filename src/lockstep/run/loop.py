@@ -1,11 +1,10 @@
 """Starting and resuming a run; `Session` then drives it update by update."""
 
 import logging
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lockstep.errors import BadCheckpoint, BadInput, LockstepError, NotARun
+from lockstep.errors import BadCheckpoint, BadInput, LockstepError, NotARun, RunExists
 from lockstep.run import checkpoint, manifest, memory, sinks
 from lockstep.run.checkpoint import Counters
 from lockstep.run.config import TrainConfig
@@ -30,6 +29,8 @@ class _Attempt:
     trainer: Trainer
     pulse: Pulse
     start: Counters | None
+    rungs: list[Json]
+    """Steps down the memory ladder that building it took."""
 
 
 def train(config: TrainConfig, folder: Path, *, on_update: OnUpdate | None = None) -> Run:
@@ -39,16 +40,15 @@ def train(config: TrainConfig, folder: Path, *, on_update: OnUpdate | None = Non
     behind. SIGINT or SIGTERM ends the run after the update in progress, with a checkpoint.
     """
     if folder.exists():
-        create(folder)  # refuses
+        raise RunExists(folder)
     with arithmetic(config):
-        lowered: list[Json] = []
-        attempt = _build(config, lowered)
-        config, world = attempt.trainer.config, attempt.trainer.world
-        about = manifest.build(config, world) | {"memory": lowered}
-        log.info("start %s on %s: %d updates", folder, world.device, config.updates)
-        del world  # whoever runs short of memory may have to part with it
+        attempt = _build(config, None)
+        config = attempt.trainer.config
+        about = manifest.build(config, attempt.trainer.world)
+        log.info("start %s on %s: %d updates", folder, config.device, config.updates)
         run = create(folder, {"config.json": config.to_json(), "manifest.json": about})
         with RunLock(folder):
+            _note_rungs(run, attempt)
             return _go(run, attempt, on_update)
 
 
@@ -58,12 +58,14 @@ def resume(
     step: int | None = None,
     on_update: OnUpdate | None = None,
     accept_changes: bool = False,
+    **execution: str | int,
 ) -> Run:
     """Continues a run from a checkpoint, by default its newest; a finished one is left as it is.
 
     What was written after that checkpoint is cut off and made again, so a resumed run ends with
     the bytes of one that was never stopped. Code or settings that have changed since would break
-    that and are refused unless `accept_changes`, which the manifest then records.
+    that and are refused unless `accept_changes`, which the manifest then records. `execution` says
+    what of Execution is to be otherwise from here on, such as `device="cpu"`.
     """
     run = Run.open(folder)
     if run.finished:
@@ -72,54 +74,53 @@ def resume(
     with RunLock(folder):
         for place in (run.folder, run.dir.checkpoints):
             sweep(place)  # what a killed writer left
-        changed = _changes(run)
-        if changed and not accept_changes:
-            raise BadInput(
-                f"{_and(changed)} changed since {folder} was started, so its numbers could not be "
-                "those of one run; pass --accept-changes to continue all the same"
-            )
-        config = run.config
+        changed = changes(run, accept=accept_changes)
+        config = replace(run.config, **execution)  # type: ignore[arg-type]  # checked by Execution
         with arithmetic(config):
-            start = _start(run, step)
-            attempt = _build(config, [], start)
-            _take_up(run, attempt, owners=None if changed else _owners(run))
-            at = start.step if start else 0
-            again = {
-                "time": datetime.now(UTC).isoformat(),
-                "step": at,
-                "code_version": manifest.code_version(config.world),
-                "config_hash": config.hash,
-                "accepted": changed,
-            }
-            resumed = [*run.manifest["resumed_at"], again]
-            write_json(run.dir.manifest, run.manifest | {"resumed_at": resumed})
-            log.info("resume %s on %s at step %d", folder, attempt.trainer.world.device, at)
+            attempt = _build(config, _start(run, step))
+            owners = None if changed else manifest.config_hashes(run.manifest)
+            _take_up(run.dir, attempt, owners=owners)
+            at = attempt.start.step if attempt.start else 0
+            manifest.note(run.dir, "resume", attempt.trainer.config, step=at, accepted=changed)
+            _note_rungs(run.dir, attempt)
+            log.info("resume %s on %s at step %d", folder, attempt.trainer.config.device, at)
             return _go(run.dir, attempt, on_update)
 
 
-def _changes(run: Run) -> list[str]:
-    """What of code and settings is no longer as it was when the run was last accepted."""
-    last = run.manifest["resumed_at"][-1:] or [run.manifest]
+def changes(run: Run, *, accept: bool) -> list[str]:
+    """What of code and settings is not as it was when the run was last started or resumed.
+
+    BadInput unless that is nothing, or to be accepted.
+    """
+    before = run.manifest["history"][-1]
     now = {
-        "code": (manifest.code_version(run.config.world), "code_version"),
-        "config": (run.config.hash, "config_hash"),
+        "code": (manifest.code_version(run.config.world), before["code_version"]),
+        "config": (run.config.hash, before["config_hash"]),
     }
-    return [what for what, (found, key) in now.items() if found != last[0][key]]
+    changed = [what for what, (found, was) in now.items() if found != was]
+    if changed and not accept:
+        raise BadInput(
+            f"{_and(changed)} changed since {run.folder} was started, so its numbers could not be "
+            "those of one run; pass --accept-changes to continue all the same"
+        )
+    return changed
 
 
-def _build(config: TrainConfig, lowered: list[Json], start: Counters | None = None) -> _Attempt:
-    """World and learner; where memory runs out, of a lower rung, noted in `lowered`."""
+def _build(config: TrainConfig, start: Counters | None) -> _Attempt:
+    """World and learner, of the highest rung of the memory ladder that can be built."""
+    rungs: list[Json] = []
     while True:
         update, step = (start.update, start.step) if start else (0, 0)
         pulse = Pulse(updates=config.updates, update=update, step=step)
         try:
             trainer = Trainer(config, pulse=pulse)
-            sinks.check(config.ops)
-            if config.best_by:
-                sign_of(config.best_by, trainer.world.spec)
-            return _Attempt(trainer=trainer, pulse=pulse, start=start)
         except (RuntimeError, MemoryError) as error:
-            config = _lower(config, error, lowered, fresh=start is None)
+            config = _lower(config, error, rungs, fresh=start is None)
+            continue
+        sinks.check(config.ops)
+        if config.best_by:
+            sign_of(config.best_by, trainer.world.spec)
+        return _Attempt(trainer=trainer, pulse=pulse, start=start, rungs=rungs)
 
 
 def _start(run: Run, step: int | None) -> Counters | None:
@@ -133,16 +134,11 @@ def _start(run: Run, step: int | None) -> Counters | None:
     return None
 
 
-def _owners(run: Run) -> set[str]:
-    """Hashes of every configuration that the run has been accepted with."""
-    return {about["config_hash"] for about in (run.manifest, *run.manifest["resumed_at"])}
-
-
-def _take_up(run: Run, attempt: _Attempt, *, owners: set[str] | None) -> None:
+def _take_up(run: RunDir, attempt: _Attempt, *, owners: set[str] | None) -> None:
     """Loads the checkpoint at which the attempt starts, if there is one."""
     if attempt.start is None:
         return
-    folder, trainer, step = run.dir.checkpoints, attempt.trainer, attempt.start.step
+    folder, trainer, step = run.checkpoints, attempt.trainer, attempt.start.step
     counters, state = checkpoint.load(folder, step, device=trainer.world.device, owner=owners)
     try:
         trainer.load_state_dict(fit(state, trainer.state_dict()), updates=counters.update)
@@ -161,45 +157,51 @@ def _go(run: RunDir, attempt: _Attempt, on_update: OnUpdate | None) -> Run:
         try:
             return Session(run, attempt.trainer, attempt.pulse, attempt.start).go(on_update)
         except (RuntimeError, MemoryError) as error:
+            if not memory.ran_out(error):
+                raise
             # At update 0 nothing is learned yet, and a rung with other lanes starts afresh.
             start = _start(Run(run.folder), None)
             start = start if start and start.update else None
-            lowered = list(Run(run.folder).manifest["memory"])
-            config = _lower(config, error, lowered, fresh=start is None)
+            rungs: list[Json] = []
+            config = _lower(config, error, rungs, fresh=start is None)
         vars(attempt).clear()  # the caller holds it too, and the next one needs its room
         memory.release()
-        attempt = _build(config, lowered, start)
-        config = attempt.trainer.config
-        about = Run(run.folder).manifest | {"memory": lowered, "config_hash": config.hash}
-        write_json(run.manifest, about)
-        write_json(run.config, config.to_json())
-        _take_up(Run(run.folder), attempt, owners={config.hash})
+        attempt = _build(config, start)
+        attempt.rungs = [*rungs, *attempt.rungs]
+        _take_up(run, attempt, owners=manifest.config_hashes(Run(run.folder).manifest))
+        _note_rungs(run, attempt)
 
 
-def _lower(
-    config: TrainConfig, error: Exception, lowered: list[Json], *, fresh: bool
-) -> TrainConfig:
-    """The next rung of the memory ladder, if memory is what `error` is about and it may be used."""
+def _lower(config: TrainConfig, error: Exception, rungs: list[Json], *, fresh: bool) -> TrainConfig:
+    """The next rung of the memory ladder, added to `rungs`; raises where it may not be used."""
     if not memory.ran_out(error):
         raise error
-    if not config.auto_memory:
-        raise LockstepError(
-            f"memory ran out ({error}); use --auto-memory to learn in smaller parts, or fewer lanes"
-        ) from error
-    if config.deterministic:
-        raise LockstepError(
-            "memory ran out, and --deterministic forbids what --auto-memory would change; use "
-            "fewer lanes, or a larger --accumulate"
-        ) from error
-    below = next(memory.ladder(config, fresh=fresh), None)
+    below = memory.lower(config, error, fresh=fresh)
     if below is None:
-        raise LockstepError(
-            f"memory ran out at the lowest rung of the ladder, {memory.rung(config)}; use a "
-            "smaller network or fewer lanes"
-        ) from error
-    lowered.append({"from": memory.rung(config), "to": memory.rung(below), "error": str(error)})
+        raise LockstepError(f"memory ran out ({error}); {_way_out(config)}") from error
+    rungs.append({"from": memory.rung(config), "to": memory.rung(below), "error": str(error)})
     log.warning("memory ran out with %s; going on with %s", memory.rung(config), memory.rung(below))
     return below
+
+
+def _way_out(config: TrainConfig) -> str:
+    if not config.auto_memory:
+        return "use --auto-memory to learn in smaller parts, or fewer lanes"
+    if config.deterministic:
+        return (
+            "--deterministic forbids what --auto-memory would change; use fewer lanes, or a larger "
+            "--accumulate"
+        )
+    return f"this was the lowest rung of the ladder, {memory.rung(config)}; use a smaller network"
+
+
+def _note_rungs(run: RunDir, attempt: _Attempt) -> None:
+    """Records the rungs that were taken, and the settings they led to."""
+    config = attempt.trainer.config
+    for taken in attempt.rungs:
+        manifest.note(run, "memory", config, **taken)
+    if attempt.rungs:
+        write_json(run.config, config.to_json())
 
 
 def _and(names: list[str]) -> str:

@@ -5,6 +5,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +17,7 @@ from lockstep.core.world import World
 from lockstep.run.config import TrainConfig
 from lockstep.run.jsonable import Json
 from lockstep.run.metrics import SCHEMA
+from lockstep.run.rundir import RunDir, read_json, write_json
 from lockstep.worlds.registry import WorldConfig
 
 _SHARED = ("core", "nets", "learners", "collect")
@@ -40,8 +42,6 @@ def build(config: TrainConfig, world: World) -> Json:
     """The manifest of a run that starts now in `world`."""
     spec, device = world.spec, world.device
     return {
-        "code_version": code_version(config.world),
-        "config_hash": config.hash,
         "seeds": list(config.seeds),
         "packages": {name: _version(name) for name in _PACKAGES},
         "python": platform.python_version(),
@@ -57,7 +57,30 @@ def build(config: TrainConfig, world: World) -> Json:
         "metrics": {
             m.name: {"unit": m.unit, "meaning": m.meaning, "better": m.better} for m in spec.metrics
         },
-        "resumed_at": [],
+        "history": [_event("start", config)],
+    }
+
+
+def note(run: RunDir, event: str, config: TrainConfig, **facts: Json) -> None:
+    """Adds to the run's history that it went on from here, with which code and settings."""
+    about = read_json(run.manifest)
+    write_json(
+        run.manifest, about | {"history": [*about["history"], _event(event, config) | facts]}
+    )
+
+
+def config_hashes(about: Json) -> set[str]:
+    """Hashes of every configuration that a run has had."""
+    return {event["config_hash"] for event in about["history"]}
+
+
+def _event(event: str, config: TrainConfig) -> dict[str, Json]:
+    return {
+        "event": event,
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "device": config.device,
+        "code_version": code_version(config.world),
+        "config_hash": config.hash,
     }
 
 

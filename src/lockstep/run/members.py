@@ -102,16 +102,15 @@ def _lines(metrics: Path, member: int, *, length: int) -> bytes:
 
 def _manifest(run: Run, member: int, *, step: int, seed: int) -> Json:
     alone = replace(run.config, seeds=(seed,))
-    return run.manifest | {
+    taken_out = {
+        "event": "extract",
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "run": str(run.folder),
+        "member": member,
+        "step": step,
+        "trial": alone.hash,
         "config_hash": alone.hash,
-        "seeds": [seed],
-        "resumed_at": [],
-        "extracted": {
-            "run": str(run.folder),
-            "member": member,
-            "step": step,
-            "trial": run.config.trial_hash(seed),
-            "time": datetime.now(UTC).isoformat(timespec="seconds"),
-            "best": "the pack's best checkpoint was judged over all members, so none is taken over",
-        },
+        "best": "the pack's best checkpoint was judged over all members, so none is taken over",
     }
+    last = run.manifest["history"][-1]
+    return run.manifest | {"seeds": [seed], "history": [last | taken_out]}

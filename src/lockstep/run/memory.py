@@ -10,12 +10,14 @@ from lockstep.learners.config import PPOConfig
 from lockstep.run.config import TrainConfig
 from lockstep.run.jsonable import Json
 
+_SAID = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+
 
 def ran_out(error: BaseException) -> bool:
     """Whether an error says that memory ran out, on a GPU or on the CPU."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _SAID)
 
 
 def ladder(config: TrainConfig, *, fresh: bool) -> Iterator[TrainConfig]:
@@ -34,6 +36,13 @@ def ladder(config: TrainConfig, *, fresh: bool) -> Iterator[TrainConfig]:
         learner = replace(learner, lanes=learner.lanes // 2, steps=learner.steps * 2)
         parts = learner.lanes // minibatches if isinstance(learner, PPOConfig) else 1
         yield replace(config, learner=learner, accumulate=parts)
+
+
+def lower(config: TrainConfig, error: BaseException, *, fresh: bool) -> TrainConfig | None:
+    """The next rung, if `error` is about memory and the ladder may be used; None otherwise."""
+    if not ran_out(error) or not config.auto_memory or config.deterministic:
+        return None
+    return next(ladder(config, fresh=fresh), None)
 
 
 def _parts(learner: PPOConfig) -> list[int]:

@@ -169,18 +169,13 @@ WORLD = _table(("world/<name>", "", "mean", "a metric of the world, see `lockste
 
 PERF = _table(
     ("perf/update_s", "s", "sum", "wall time of the update"),
-    (
-        "perf/collect_s",
-        "s",
-        "sum",
-        "of which collecting; on the CPU only, where nothing runs ahead, as all parts below",
-    ),
-    ("perf/env_s", "s", "sum", "of which the world"),
+    ("perf/collect_s", "s", "sum", "of which collecting"),
+    ("perf/env_s", "s", "sum", "of which the world; this and the next two on the CPU only"),
     ("perf/act_s", "s", "sum", "of which deciding"),
     ("perf/value_s", "s", "sum", "of which valuing"),
     ("perf/learn_s", "s", "sum", "audit and gradient steps"),
-    ("perf/write_s", "s", "sum", "handing the last update's metrics over, and the doctor's look"),
-    ("perf/checkpoint_s", "s", "sum", "the checkpoint before this update"),
+    ("perf/write_s", "s", "sum", "handing the last update's metrics over"),
+    ("perf/checkpoint_s", "s", "sum", "the checkpoint after the last update"),
     (
         "perf/steps_per_s",
         "1/s",

@@ -99,7 +99,8 @@ def _fill(path: Path, meta: dict[str, Any], state: dict[str, Any], plan: Plan) -
         return "already_reconstructed"
     if current and not plan.update_if_lower:
         return "already_has_step"
-    lanes = _count((meta.get("vector_env") or {}).get("num_envs"))
+    envs = meta.get("vector_env")
+    lanes = _count(envs.get("num_envs")) if isinstance(envs, dict) else 0
     if not lanes:
         return "missing_num_envs"
     update = _count(state.get("global_update"))

@@ -18,7 +18,7 @@ class View:
     """A run at one instant; every age is in seconds and never negative."""
 
     phase: str
-    """What the loop is doing: start, collect, learn, write, checkpoint, stop."""
+    """What the loop is doing: start, collect, learn, write, checkpoint."""
     phase_s: float
     """Since when."""
     idle_s: float

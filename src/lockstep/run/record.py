@@ -100,23 +100,31 @@ class Run:
 
 def sign_of(key: str, spec: WorldSpec) -> int:
     """1 where a smaller value of the metric `key` is better, -1 where a larger one is."""
-    if key.startswith("episode/") and "/return_" in key:
-        return -1
     ways = {f"world/{metric.name}": metric.better for metric in spec.metrics}
-    better = ways.get(key, "none")
-    if better == "none":
-        directed = ", ".join(name for name, way in ways.items() if way != "none")
+    ways |= {
+        f"episode/{role.name}/return_{what}": "higher"
+        for role in spec.roles
+        for what in ("mean", "p10", "p50", "p90", "p99")
+    }
+    directed = {name: way for name, way in ways.items() if way != "none"}
+    if key not in directed:
         raise BadInput(
             f"best_by must be a metric of which less or more is better, got '{key}'; there is "
-            f"{directed}, and episode/<role>/return_mean"
+            f"{', '.join(directed)}"
         )
-    return _SIGN[better]
+    return _SIGN[directed[key]]
 
 
 def tail_mean(curve: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Mean over the last updates of a curve `[P, updates]`: `[P]`."""
-    mean: NDArray[np.float64] = curve[:, -TAIL_UPDATES:].mean(axis=1)
-    return mean
+    """Mean over the last updates of a curve `[P, updates]`, those without a number left out: `[P]`.
+
+    An update in which no episode ended has no number; a member without any has NaN.
+    """
+    tail = curve[:, -TAIL_UPDATES:]
+    told = ~np.isnan(tail)
+    count = told.sum(axis=1)
+    mean: NDArray[np.float64] = np.where(told, tail, 0.0).sum(axis=1) / np.maximum(count, 1)
+    return np.where(count > 0, mean, np.nan)
 
 
 def summarize(run: Run, *, updates: int, state: str) -> Json:
@@ -125,7 +133,7 @@ def summarize(run: Run, *, updates: int, state: str) -> Json:
     tails = {n: tail_mean(by_member(table, n)) for n in table if n.startswith("world/")}
     return {
         "config_hash": config.hash,
-        "code_version": run.manifest["code_version"],
+        "code_version": run.manifest["history"][-1]["code_version"],
         "scenario": config.scenario,
         "algorithm": config.algorithm,
         "seeds": list(config.seeds),

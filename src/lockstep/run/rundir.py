@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from lockstep.errors import BadInput, CannotWrite, DiskFull, NotARun, RunExists
 from lockstep.run.config import TrainConfig
 from lockstep.run.jsonable import Json
@@ -72,10 +74,11 @@ def create(folder: Path, content: Mapping[str, Json] | None = None) -> RunDir:
     """
     if folder.exists() or folder.is_symlink():
         raise RunExists(folder)
-    unready = folder.with_name(f".{folder.name}{_STARTING}")
+    unready = folder.with_name(f".{folder.name}.{os.getpid()}{_STARTING}")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        _clear(unready)
+        for left in folder.parent.glob(f".{folder.name}.*{_STARTING}"):
+            _clear_if_dead(left)
         unready.mkdir()
         (unready / "checkpoints").mkdir()
         for name, data in (content or {}).items():
@@ -89,15 +92,20 @@ def create(folder: Path, content: Mapping[str, Json] | None = None) -> RunDir:
     try:
         unready.rename(folder)
     except OSError as error:  # another process made it at this moment
+        _clear(unready)
         raise RunExists(folder) from error
     sync_folder(folder.parent)
     return RunDir(folder)
 
 
-def _clear(unready: Path) -> None:
+def _clear_if_dead(unready: Path) -> None:
     """Removes what a process left that was killed while it made a run folder."""
-    if not unready.is_dir():
-        return
+    maker = unready.name.removesuffix(_STARTING).rpartition(".")[2]
+    if maker.isdecimal() and (int(maker) == os.getpid() or not psutil.pid_exists(int(maker))):
+        _clear(unready)
+
+
+def _clear(unready: Path) -> None:
     for file in unready.iterdir():
         if file.is_dir():
             file.rmdir()
@@ -133,10 +141,31 @@ def free_folder(root: Path, stem: str) -> Path:
     return root / f"{stem}-{n}"
 
 
-def write_atomic(path: Path, data: bytes) -> None:
+def walk(root: Path, *, depth: int, links: bool = False) -> Iterator[tuple[Path, frozenset[str]]]:
+    """Folders down to `depth` below `root` with the names in them, in the order of names.
+
+    Runs are not entered, nor hidden folders: such a one is a run that has no name yet. Folders that
+    are gone or not ours to read are left out, and so are links unless they are asked for.
+    """
+    try:
+        with os.scandir(root) as found:
+            entries = sorted(found, key=lambda entry: entry.name)
+    except OSError:
+        return
+    names = frozenset(entry.name for entry in entries)
+    yield root, names
+    if "config.json" in names or depth == 0:
+        return
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=links) and not entry.name.startswith("."):
+            yield from walk(root / entry.name, depth=depth - 1, links=links)
+
+
+def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Puts `data` at `path` such that a reader sees the old file or the new one, never a part.
 
-    CannotWrite (DiskFull for want of room) leaves the old file, and nothing beside it.
+    CannotWrite (DiskFull for want of room) leaves the old file, and nothing beside it. What need
+    not survive a power cut is written without `durable`, which waits for no disk.
     """
     temporary = path.with_name(f".{path.name}.tmp")
     with writing(path):
@@ -144,12 +173,14 @@ def write_atomic(path: Path, data: bytes) -> None:
             with temporary.open("wb") as file:
                 file.write(data)
                 file.flush()
-                os.fsync(file.fileno())
+                if durable:
+                    os.fsync(file.fileno())
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        sync_folder(path.parent)
+        if durable:
+            sync_folder(path.parent)
 
 
 @contextmanager
@@ -173,10 +204,10 @@ def sweep(folder: Path) -> list[str]:
     return [file.name for file in stale]
 
 
-def write_json(path: Path, data: Json) -> None:
+def write_json(path: Path, data: Json, *, durable: bool = True) -> None:
     """Writes `data` in a form for people to read, whole or not at all."""
     text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
-    write_atomic(path, text.encode() + b"\n")
+    write_atomic(path, text.encode() + b"\n", durable=durable)
 
 
 def keep_backup(path: Path) -> Path | None:

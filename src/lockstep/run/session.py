@@ -6,21 +6,21 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lockstep.errors import BadInput
-from lockstep.run import checkpoint, crash
+from lockstep.run import checkpoint, crash, memory
 from lockstep.run.checkpoint import FORMAT, Counters
 from lockstep.run.config import TrainConfig
 from lockstep.run.doctor import Finding, Hints, facts_of
 from lockstep.run.lines import TAIL_UPDATES
 from lockstep.run.pulse import Pulse
 from lockstep.run.record import Run, sign_of, summarize, tail_mean
-from lockstep.run.rundir import RunDir, read_json, write_json
+from lockstep.run.rundir import RunDir, write_json
 from lockstep.run.sinks import Record, Recorder
 from lockstep.run.stop import stop_on_signals
 from lockstep.run.trainer import Trainer
@@ -45,7 +45,7 @@ class Progress:
     steps_per_s: float
     """Environment steps of all members per second, in this update."""
     findings: tuple[Finding, ...] = ()
-    """What the doctor found new in this update."""
+    """What the doctor has said since the update before; it looks a little behind."""
 
 
 OnUpdate = Callable[[Progress], None]
@@ -78,6 +78,12 @@ class Session:
                     offset=start.metrics_bytes if start else 0,
                     update=start.update if start else 0,
                     step=start.step if start else 0,
+                    hints=Hints(
+                        every=ops.hints_every,
+                        seeds=self.config.seeds,
+                        facts=facts_of(self.config.to_json()),
+                        score=self.objective,
+                    ),
                 )
             )
             self.vitals = stack.enter_context(
@@ -89,36 +95,49 @@ class Session:
                     objective=self.objective,
                 )
             )
-            self.hints = Hints(
-                every=ops.hints_every,
-                seeds=self.config.seeds,
-                facts=facts_of(self.config.to_json()),
-                score=self.objective,
-            )
             self.tail = self._tail()
             stopped = stack.enter_context(stop_on_signals())
             try:
                 self._updates(on_update, stopped)
             except BaseException as error:
-                self.vitals.end("stopped" if isinstance(error, KeyboardInterrupt) else "failed")
-                if isinstance(error, Exception):
-                    path = crash.write_report(self.run, error, self.trainer, self.last)
-                    log.error("%s failed; the report is %s", self.run.folder, path)
+                self._broke_off(error)
                 raise
             done = self.trainer.updates == self.config.updates
             self.vitals.end("finished" if done else "stopped")
         return self._finish()
+
+    def _broke_off(self, error: BaseException) -> None:
+        """Says how the run ended; a failure is reported, and if that fails too, it is logged."""
+        if self._goes_on(error):
+            self.vitals.end("start")
+            return
+        self.vitals.end("stopped" if isinstance(error, KeyboardInterrupt) else "failed")
+        if not isinstance(error, Exception):
+            return
+        try:
+            path = crash.write_report(self.run, error, self.trainer, self.last)
+        except Exception as trouble:
+            log.error(
+                "%s failed, and its report could not be written: %r", self.run.folder, trouble
+            )
+        else:
+            log.error("%s failed; the report is %s", self.run.folder, path)
+
+    def _goes_on(self, error: BaseException) -> bool:
+        """Whether the memory ladder has a rung below this one, on which the run is tried again."""
+        return memory.lower(self.config, error, fresh=self.saved <= 0) is not None
 
     def _updates(self, on_update: OnUpdate | None, stopped: Callable[[], bool]) -> None:
         if self.start is None:
             self._checkpoint()  # from here on there is something to resume from
         while self.trainer.updates < self.config.updates and not stopped():
             progress = self._update()
-            if self.trainer.updates % self.config.checkpoint_every == 0:
+            done = self.trainer.updates == self.config.updates
+            if done or self.trainer.updates % self.config.checkpoint_every == 0:
                 self._checkpoint()
             if on_update is not None:
-                on_update(progress)
-        if self.saved < self.trainer.updates:  # the end, or a stop at any point
+                on_update(replace(progress, findings=self.recorder.findings()))
+        if self.saved < self.trainer.updates:  # a stop at any point
             self._checkpoint()
 
     def _update(self) -> Progress:
@@ -139,7 +158,6 @@ class Session:
         self.tail.append(self._value_of(metrics, self.best_by))
         value = float(np.mean(metrics[self.objective]))
         self.pulse.updated(update=update, step=step, rate=rate, value=value)
-        findings = self._look(metrics, perf)
         self.pauses["perf/write_s"] = time.perf_counter() - began
         return Progress(
             update=update,
@@ -149,7 +167,6 @@ class Session:
             objective=self.objective,
             seconds=seconds,
             steps_per_s=rate,
-            findings=findings,
         )
 
     @property
@@ -167,18 +184,6 @@ class Session:
             perf["perf/act_steps_per_s"] = steps / (spent["env"] + spent["act"])
         self.pauses = dict.fromkeys(self.pauses, 0.0)
         return perf
-
-    def _look(
-        self, metrics: Mapping[str, list[float]], perf: Mapping[str, float]
-    ) -> tuple[Finding, ...]:
-        """What the doctor says now; findings.json holds all that it has said."""
-        new = self.hints.see(
-            update=self.trainer.updates, step=self.step, metrics=metrics, perf=perf
-        )
-        if new:
-            said = read_json(self.run.findings) if self.run.findings.is_file() else []
-            write_json(self.run.findings, [*said, *(finding.to_json() for finding in new)])
-        return tuple(new)
 
     def _tail(self) -> deque[list[float]]:
         """The last values by which checkpoints are compared; of a resumed run, from its file."""

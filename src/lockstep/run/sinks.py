@@ -9,6 +9,7 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 
 from lockstep.run.config import Operations, TrainConfig
+from lockstep.run.doctor import Attendant, Finding, Hints
 from lockstep.run.lines import Encoder, LineWriter, Number, offset_after
 from lockstep.run.rundir import RunDir
 
@@ -46,7 +47,8 @@ class Recorder:
 
     Opening cuts metrics.jsonl at `offset` and forgets in the other files what came after `update`
     and `step`, the counters of the checkpoint that the run continues from. An error in the thread
-    is raised by the next call; nothing is written after it, and what was written before stays.
+    is raised by the next call; nothing is written after it, and what was written before stays. The
+    doctor's `hints`, if any, look at what has been written; an error of theirs ends only them.
     """
 
     def __init__(
@@ -57,8 +59,10 @@ class Recorder:
         offset: int | None = 0,
         update: int = 0,
         step: int = 0,
+        hints: Hints | None = None,
     ) -> None:
         check(config.ops)
+        self._doctor = None if hints is None else Attendant(run, hints, update=update)
         with ExitStack() as files:
             self._metrics = LineWriter(run.metrics, offset=offset)
             files.callback(self._metrics.close)
@@ -94,6 +98,10 @@ class Recorder:
                 self._queue.qsize(),
             )
 
+    def findings(self) -> tuple[Finding, ...]:
+        """What the doctor has said since this was last asked; takes microseconds."""
+        return () if self._doctor is None else self._doctor.findings()
+
     def sync(self) -> int:
         """Waits until every record is on disk, durably; the length of metrics.jsonl in bytes."""
         self._check()
@@ -128,7 +136,12 @@ class Recorder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except Exception as trouble:
+            if kind is None:
+                raise
+            log.error("the last metrics could not be written: %r", trouble)
 
     def _check(self) -> None:
         if self._closed:
@@ -180,6 +193,10 @@ class Recorder:
             item.length = self._metrics.sync()
         elif isinstance(item, Record):
             self._write(item)
+            if self._doctor is not None:
+                self._doctor.see(
+                    update=item.update, step=item.step, metrics=item.metrics, perf=item.perf
+                )
         elif self._latest is not None:
             self._latest.write_if_due()
 

@@ -82,9 +82,9 @@ class Vitals:
         return sample
 
     def end(self, phase: str) -> None:
-        """Says how the run ended: finished, stopped or failed."""
-        if phase not in ENDED:
-            raise ValueError(f"phase must be one of {', '.join(ENDED)}, got '{phase}'")
+        """Says how the run ended: finished, stopped or failed; or `start` if it begins anew."""
+        if phase not in (known := (*ENDED, "start")):
+            raise ValueError(f"phase must be one of {', '.join(known)}, got '{phase}'")
         self._ending = phase
 
     def __enter__(self) -> "Vitals":

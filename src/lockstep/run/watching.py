@@ -12,15 +12,17 @@ import psutil
 
 from lockstep.errors import BadInput, NotARun
 from lockstep.run.config import TrainConfig
+from lockstep.run.doctor.findings import Finding
 from lockstep.run.glimpse import glimpse
 from lockstep.run.heartbeat import FILE, Beat, Process
 from lockstep.run.jsonable import Json
-from lockstep.run.rundir import RunDir
+from lockstep.run.rundir import RunDir, walk
 
 State: TypeAlias = Literal[
     "finished", "stopped", "failed", "running", "stalled", "dead", "starting", "unknown"
 ]
-TROUBLED: frozenset[State] = frozenset(("stalled", "dead"))
+TROUBLED: frozenset[State] = frozenset(("stalled", "dead", "failed"))
+"""States in which a run does not go on although nobody asked it to stop."""
 GOING_ON: frozenset[State] = frozenset(("running", "starting", "stalled"))
 
 STALE_S = 30.0
@@ -28,15 +30,6 @@ STALE_S = 30.0
 STALE_BEATS = 6
 STARTING_S = 120.0
 """A young folder may lack its first heartbeat for as long."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """What the doctor found."""
-
-    id: str
-    severity: str
-    message: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +68,9 @@ class Sight:
     curve: tuple[float | None, ...] = ()
     """The same over the run, in a few points; None where no number is finite."""
     findings: tuple[Finding, ...] | None = None
-    """What the doctor found; None if it has not looked."""
+    """What the doctor has said, the newest last; None if it has not looked."""
     alert: str | None = None
-    """The last report of slow steps or of a hang."""
+    """The last report of slow steps or of a hang, or a file of the run that cannot be read."""
 
 
 def find(paths: Sequence[Path], *, root: Path) -> list[RunDir]:
@@ -92,14 +85,10 @@ def find(paths: Sequence[Path], *, root: Path) -> list[RunDir]:
         raise BadInput(
             f"there is no folder {root} to look for runs in; name a run, or a folder with --root"
         )
-    if _is_run(root):
-        return [RunDir(root)]
-    children = _folders(root)
-    runs = [RunDir(child) for child in children if _is_run(child)]
-    runs += [run for child in children if not _is_run(child) for run in _runs_in(child)]
+    runs = _runs_in(root, depth=2)
     if not runs:
         raise BadInput(f"there are no runs in {root}; start one with `lockstep train`")
-    return sorted(runs, key=_last_sign, reverse=True)
+    return runs
 
 
 def look(run: RunDir, *, now: datetime | None = None) -> Sight:
@@ -110,6 +99,7 @@ def look(run: RunDir, *, now: datetime | None = None) -> Sight:
     state, reason = ("unknown", damage) if damage else judge(run, beat, now=now)
     objective = _objective(run, beat)
     curve = glimpse(run.metrics, objective)
+    findings, unread = _findings(run)
     sight = Sight(
         folder=run.folder,
         state=state,
@@ -119,7 +109,8 @@ def look(run: RunDir, *, now: datetime | None = None) -> Sight:
         objective=objective,
         value=curve.last,
         curve=curve.points,
-        findings=_findings(run),
+        findings=findings,
+        alert=unread,
     )
     if beat is None:
         return sight
@@ -139,7 +130,7 @@ def look(run: RunDir, *, now: datetime | None = None) -> Sight:
         checkpoint_step=saved.step if saved else None,
         checkpoint_s=saved.seconds_ago + max(0.0, age) if saved else None,
         value=beat.value if curve.last is None else curve.last,
-        alert=beat.alert,
+        alert=beat.alert or unread,
     )
 
 
@@ -157,9 +148,9 @@ def judge(run: RunDir, beat: Beat | None, *, now: datetime) -> tuple[State, str]
         return ("stopped" if beat.phase == "stopped" else "failed"), f"it said so at {beat.time}"
     age = (now - beat.written).total_seconds()
     limit = max(STALE_S, STALE_BEATS * beat.interval)
-    told = f"the last heartbeat is {_span(age)} old"
+    told = f"the last heartbeat is {span(age)} old"
     if age < 0:
-        told = f"the last heartbeat is {_span(-age)} in the future, so a clock was set or differs"
+        told = f"the last heartbeat is {span(-age)} in the future, so a clock was set or differs"
     fate = _fate(beat.process)
     if fate in ("gone", "another"):
         pid = beat.process.pid
@@ -168,11 +159,11 @@ def judge(run: RunDir, beat: Beat | None, *, now: datetime) -> tuple[State, str]
     if fate == "suspended":
         return "stalled", f"process {beat.process.pid} is suspended; {told}"
     if age > limit:
-        return "stalled", f"{told}, more than {_span(limit)}"
+        return "stalled", f"{told}, more than {span(limit)}"
     if fate == "hidden" and -age > limit:
         return "unknown", f"{told}, and its process cannot be seen from here"
     if beat.hang_after and beat.idle_s > beat.hang_after:
-        return "stalled", f"nothing has moved for {_span(beat.idle_s)} in phase {beat.phase}"
+        return "stalled", f"nothing has moved for {span(beat.idle_s)} in phase {beat.phase}"
     return ("starting" if beat.phase == "start" else "running"), told
 
 
@@ -182,7 +173,7 @@ def _without_heartbeat(run: RunDir, now: datetime) -> tuple[State, str]:
         return "unknown", "its heartbeats are switched off (ops.heartbeat_every is 0)"
     age = now.timestamp() - _changed(run.config)
     if 0 <= age < STARTING_S and not run.metrics.exists():
-        return "starting", f"its folder was made {_span(age)} ago"
+        return "starting", f"its folder was made {span(age)} ago"
     return "unknown", f"it has no {FILE}: it ended while starting, or an older version made it"
 
 
@@ -204,35 +195,24 @@ def _fate(process: Process) -> Literal["alive", "suspended", "gone", "another", 
     return "suspended" if status == psutil.STATUS_STOPPED else "alive"
 
 
-def _span(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 600 else f"{seconds / 60:.0f} min"
+def span(seconds: float) -> str:
+    """A time in the unit that suits it."""
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.0f} s"
 
 
-def _is_run(folder: Path) -> bool:
-    try:
-        return RunDir(folder).config.is_file()
-    except PermissionError:
-        return False
-
-
-def _folders(folder: Path) -> list[Path]:
-    try:
-        children = sorted(folder.iterdir())
-    except PermissionError:
-        return []
-    # A hidden one is a run that is being made and has no name yet.
-    return [child for child in children if child.is_dir() and not child.name.startswith(".")]
-
-
-def _runs_in(folder: Path) -> list[RunDir]:
-    runs = [RunDir(child) for child in _folders(folder) if _is_run(child)]
+def _runs_in(folder: Path, *, depth: int) -> list[RunDir]:
+    found = walk(folder, depth=depth, links=True)
+    runs = [RunDir(inner) for inner, names in found if "config.json" in names]
     return sorted(runs, key=_last_sign, reverse=True)
 
 
 def _runs_at(path: Path) -> list[RunDir]:
     if not path.is_dir():
         raise NotARun(path, "there is no such folder")
-    runs = [RunDir(path)] if _is_run(path) else _runs_in(path)
+    runs = _runs_in(path, depth=1)
     if not runs:
         raise NotARun(path, "it has no config.json, and no folder in it has one")
     return runs
@@ -294,17 +274,10 @@ def _objective(run: RunDir, beat: Beat | None) -> str | None:
     return f"world/{name.removeprefix('world/')}" if isinstance(name, str) else None
 
 
-def _findings(run: RunDir) -> tuple[Finding, ...] | None:
-    """What the doctor left in findings.json."""
+def _findings(run: RunDir) -> tuple[tuple[Finding, ...] | None, str | None]:
+    """What the doctor left in findings.json, and what is wrong with that."""
     try:
         data = _json(run.findings)
-        return (
-            None
-            if data is None
-            else tuple(
-                Finding(id=str(f["id"]), severity=str(f["severity"]), message=str(f["message"]))
-                for f in data
-            )
-        )
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        return (Finding(id="unreadable", severity="error", message=f"findings.json: {error!r}"),)
+        return (None if data is None else Finding.all_from(data)), None
+    except (ValueError, OSError) as error:
+        return None, f"findings.json cannot be read: {error}"

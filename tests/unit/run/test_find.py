@@ -10,6 +10,7 @@ from lockstep.run import checkpoint, find as finding
 from lockstep.run.checkpoint import FORMAT, Counters
 from lockstep.run.config import TrainConfig
 from lockstep.run.find import find
+from lockstep.run.lock import RunLock
 from lockstep.run.rundir import create, write_json
 from tests import tiny
 
@@ -37,7 +38,7 @@ def make(folder: Path, *steps: int, config: TrainConfig | None = None, clock: fl
 def test_a_run_that_is_asked_for_gives_its_newest_checkpoint(tmp_path: Path):
     folder = make(tmp_path / "a", 300, 600, 900)
     found = find(folder, root=tmp_path)
-    assert (found.folder, found.step, found.newer) == (folder, 900, ())
+    assert (found.folder, found.step) == (folder, 900)
     assert found.why == (
         f"{folder} at step 900: it was asked for, and this is its newest checkpoint"
     )
@@ -77,7 +78,7 @@ def test_a_checkpoint_is_taken_by_its_path(tmp_path: Path):
     folder = make(tmp_path / "a", 300, 600)
     for name in ("600.pt", "600.json", "latest"):
         found = find(folder / "checkpoints" / name, root=tmp_path)
-        assert (found.folder, found.step, found.newer) == (folder, 600, ())
+        assert (found.folder, found.step) == (folder, 600)
 
 
 def test_an_older_checkpoint_needs_the_word_to_set_the_newer_aside(tmp_path: Path):
@@ -87,7 +88,7 @@ def test_an_older_checkpoint_needs_the_word_to_set_the_newer_aside(tmp_path: Pat
     with pytest.raises(BadInput, match=message):
         find(path, root=tmp_path)
     found = find(path, root=tmp_path, set_aside_newer=True)
-    assert (found.step, found.newer) == (300, (600, 900))
+    assert found.step == 300
     assert found.why.endswith("this checkpoint was asked for; set aside: 600, 900")
 
 
@@ -173,3 +174,16 @@ def test_a_search_gives_up_at_its_limit_and_says_so(
     deep = tmp_path.joinpath("0", *("d" for _ in range(finding.MAX_DEPTH)))
     make(deep, 900, clock=9e9)
     assert find(None, root=tmp_path).step == 300
+
+
+def test_a_run_that_a_process_is_writing_is_left_out_of_a_search_and_said_so(tmp_path: Path):
+    dead, live = make(tmp_path / "dead", 300, clock=100), make(tmp_path / "live", 600, clock=200)
+    with RunLock(live):
+        found = find(None, root=tmp_path)
+        assert found.folder == dead
+        assert f"it is the one unfinished run under {tmp_path}" in found.why
+        assert "1 run that a process is writing" in found.why
+        with RunLock(dead), pytest.raises(BadInput, match="2 runs that a process is writing"):
+            find(None, root=tmp_path)
+        assert find(live, root=tmp_path).folder == live  # by its name, for the lock to refuse
+    assert find(None, root=tmp_path).folder == live

@@ -1,5 +1,6 @@
 import json
 import os
+import resource
 import threading
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.errors import DiskFull
 from lockstep.run.heartbeat import FORMAT, Beat, Heartbeat, LastCheckpoint, Process
 from lockstep.run.jsonable import encode
 from lockstep.run.pulse import Pulse
@@ -124,3 +126,17 @@ def test_a_run_without_a_checkpoint_says_so(tmp_path: Path):
     beat = heartbeat(tmp_path).beat(Pulse(updates=3).view())
     assert beat.last_checkpoint is None
     assert replace(beat, last_checkpoint=LastCheckpoint(step=1, seconds_ago=0.0)) != beat
+
+
+def test_a_full_disk_leaves_the_last_heartbeat_and_nothing_beside_it(tmp_path: Path):
+    heart = heartbeat(tmp_path)
+    heart.beat(told().view())
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        with pytest.raises(DiskFull):
+            heart.beat(told().view(), alert="x" * 200)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [file.name for file in tmp_path.iterdir()] == ["heartbeat.json"]
+    assert read(tmp_path).alert is None

@@ -105,3 +105,13 @@ def test_the_lines_up_to_an_update_are_measured(tmp_path: Path):
     assert offset_after(path, update=3) == 0
     path.write_bytes(b'{"update":1}\n{"update":2}\n{"update":3}\n{"upd')
     assert [offset_after(path, update=n) for n in (0, 2, 9)] == [0, 26, 39]
+
+
+@pytest.mark.parametrize("damage", [b"\x00\x00\x00", b"12", b'{"update":null}', b"{}"])
+def test_a_damaged_line_ends_the_lines_that_are_measured_and_the_log_says_so(
+    tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture
+):
+    path = tmp_path / "perf.jsonl"
+    path.write_bytes(b'{"update":1}\n' + damage + b'\n{"update":3}\n')
+    assert offset_after(path, update=9) == 13
+    assert f"line 2 of {path} is damaged; what follows it is cut off" in caplog.messages

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.errors import BadInput, RunBusy
-from lockstep.run.lock import NAME, RunLock
+from lockstep.run.lock import NAME, RunLock, is_held
 
 HOLD = """
 import sys, time
@@ -96,3 +96,17 @@ def test_a_folder_that_cannot_be_written_to_is_bad_input(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match=r"file cannot be written to \(Not a directory\)"):
         RunLock(tmp_path / "file").__enter__()
+
+
+def test_whether_a_run_is_held_can_be_asked_without_disturbing_it(tmp_path: Path):
+    assert not is_held(tmp_path)
+    assert not (tmp_path / ".lock").exists()
+    with RunLock(tmp_path):
+        said = (tmp_path / ".lock").read_bytes()
+        assert is_held(tmp_path)
+        assert (tmp_path / ".lock").read_bytes() == said
+    assert not is_held(tmp_path)
+    (tmp_path / ".lock").write_bytes(said)  # what a killed process leaves
+    assert not is_held(tmp_path)
+    with RunLock(tmp_path):
+        pass

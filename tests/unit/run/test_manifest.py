@@ -31,7 +31,7 @@ def test_the_code_version_follows_the_sources_that_decide_results(
 def test_the_manifest_says_what_the_run_was_made_with():
     config = tiny.config()
     made_with = manifest.build(config, Trainer(config).world)
-    assert made_with["config_hash"] == config.hash
+    assert made_with["history"][0]["config_hash"] == config.hash
     assert made_with["seeds"] == [0, 1]
     assert made_with["packages"]["torch"] == torch.__version__
     assert made_with["machine"]["device"] == "cpu"

@@ -49,10 +49,9 @@ def test_a_member_has_its_lines_its_config_and_its_origin(pack: Run, tmp_path: P
     alone = extract(pack, 1, tmp_path / "alone")
     assert alone.config == replace(pack.config, seeds=(5,))
     assert alone.config.hash == pack.config.trial_hash(5)
-    origin = alone.manifest["extracted"]
+    (origin,) = alone.manifest["history"]
     assert (origin["run"], origin["member"], origin["step"]) == (str(pack.folder), 1, 24)
-    assert origin["trial"] == alone.config.hash == alone.manifest["config_hash"]
-    assert alone.manifest["resumed_at"] == []
+    assert origin["trial"] == alone.config.hash == origin["config_hash"]
     rows = alone.dir.metrics.read_bytes().splitlines()
     theirs = pack.dir.metrics.read_bytes().splitlines()
     theirs = [

@@ -39,6 +39,8 @@ def test_a_learner_without_gradients_only_has_lanes_to_give():
     [
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), True),
         (MemoryError(), True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"), True),
         (RuntimeError("shape mismatch"), False),
         (ValueError("can't allocate memory"), False),
     ],

@@ -227,3 +227,9 @@ def test_a_root_that_is_not_there_is_bad_input(tmp_path: Path):
         verb.main([str(tmp_path / "nope")])
     with pytest.raises(BadInput, match="--assume-steps must be at least 1, got 0"):
         verb.main([str(tmp_path), "--assume-steps=0"])
+
+
+@pytest.mark.parametrize("envs", [8, [8], "eight", None])
+def test_metadata_whose_lanes_are_no_table_gets_a_status(tmp_path: Path, envs: object):
+    foreign(tmp_path, vector_env=envs)
+    assert statuses(tmp_path) == ["missing_num_envs"]

@@ -285,3 +285,31 @@ def test_a_process_that_forgets_to_close_still_ends(tmp_path: Path):
     )
     assert (ended.returncode, ended.stderr) == (0, b"")
     assert len(read_lines(tmp_path / "metrics.jsonl")) == 400
+
+
+def test_a_damaged_perf_file_does_not_keep_a_run_from_going_on(tmp_path: Path):
+    run = RunDir(tmp_path)
+    with Recorder(run, CONFIG) as recorder:
+        for update in (1, 2):
+            recorder.put(record(update))
+        offset = recorder.sync()
+    run.perf.write_bytes(b"\x00" * 20 + b"\n" + run.perf.read_bytes())
+    with Recorder(run, CONFIG, offset=offset, update=2, step=24) as recorder:
+        recorder.put(record(3))
+    assert [row["update"] for row in read_lines(run.perf)] == [3]
+
+
+def test_a_full_disk_at_the_end_does_not_take_the_place_of_the_error_that_ended_the_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    def fail(recorder: Recorder) -> None:
+        recorder.put(record(1))
+        raise ZeroDivisionError("the real error")
+
+    with (
+        largest_file(10),
+        pytest.raises(ZeroDivisionError, match="the real error"),
+        Recorder(RunDir(tmp_path), CONFIG) as recorder,
+    ):
+        fail(recorder)
+    assert "the last metrics could not be written: DiskFull" in caplog.text

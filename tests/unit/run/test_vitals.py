@@ -71,7 +71,9 @@ def test_the_last_heartbeat_says_how_the_run_ended(tmp_path: Path):
 
 
 def test_an_end_that_is_none_is_refused(tmp_path: Path):
-    with pytest.raises(ValueError, match="phase must be one of finished, stopped, failed, got 'x'"):
+    with pytest.raises(
+        ValueError, match="phase must be one of finished, stopped, failed, start, got 'x'"
+    ):
         vitals(tmp_path, Pulse(updates=1)).end("x")
 
 

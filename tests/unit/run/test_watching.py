@@ -11,12 +11,13 @@ import pytest
 
 from lockstep.errors import BadInput, NotARun
 from lockstep.run import glimpse
+from lockstep.run.doctor import Finding
 from lockstep.run.glimpse import CELLS
 from lockstep.run.heartbeat import Beat, Heartbeat, Process
 from lockstep.run.jsonable import encode
 from lockstep.run.pulse import Pulse
-from lockstep.run.rundir import RunDir
-from lockstep.run.watching import Finding, find, look
+from lockstep.run.rundir import RunDir, write_json
+from lockstep.run.watching import find, look
 from tests import tiny
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
@@ -44,6 +45,22 @@ def beat(run: RunDir, **changes: object) -> Beat:
     written = replace(heart.beat(pulse.view()), **changes)
     (run.folder / "heartbeat.json").write_text(json.dumps(encode(written)))
     return written
+
+
+def finding(id: str, *, update: int) -> Finding:
+    return Finding(
+        id=id,
+        name="a name",
+        severity="warn",
+        role="agent",
+        members=(0, 1),
+        evidence="numbers",
+        first_update=update - 3,
+        values={"x": 1.5},
+        cause="a cause",
+        knob="a knob",
+        update=update,
+    )
 
 
 def later(seconds: float) -> datetime:
@@ -92,7 +109,10 @@ def test_a_run_that_beats_seldom_is_given_six_intervals(run: RunDir):
 def test_a_run_whose_heart_beats_while_nothing_moves_is_stalled(run: RunDir):
     beat(run, idle_s=400.0, phase="learn")
     sight = look(run, now=later(1))
-    assert (sight.state, sight.reason) == ("stalled", "nothing has moved for 400 s in phase learn")
+    assert (sight.state, sight.reason) == (
+        "stalled",
+        "nothing has moved for 6.67 min in phase learn",
+    )
     beat(run, idle_s=400.0, hang_after=0.0)
     assert look(run, now=later(1)).state == "running"
 
@@ -209,15 +229,16 @@ def test_damaged_files_are_named_and_stop_nobody(run: RunDir):
     assert sight.state == "unknown"
     assert sight.reason.startswith("its heartbeat.json cannot be read: ")
     assert sight.updates is None
-    assert sight.findings is not None
-    assert sight.findings[0].id == "unreadable"
+    assert sight.findings is None
+    assert sight.alert is not None
+    assert sight.alert.startswith("findings.json cannot be read: ")
 
 
 def test_what_the_doctor_found_is_shown(run: RunDir):
     assert look(run).findings is None
-    found = {"id": "G9", "severity": "warning", "message": "a mask", "evidence": {"x": 1}}
-    (run.folder / "findings.json").write_text(json.dumps([found]))
-    assert look(run).findings == (Finding(id="G9", severity="warning", message="a mask"),)
+    found = [finding("G9", update=50), finding("G8", update=100)]
+    write_json(run.findings, [one.to_json() for one in found])
+    assert look(run).findings == tuple(found)
 
 
 def lines(updates: range, *, members: int = 2, pad: str = "") -> str:

@@ -1,5 +1,6 @@
 """The doctor: reads a training's numbers and says what is wrong, why, and which knob to turn."""
 
+from lockstep.run.doctor.attendant import Attendant
 from lockstep.run.doctor.findings import Finding, Report, Rule
 from lockstep.run.doctor.hints import Hints
 from lockstep.run.doctor.log import Facts, Log
@@ -10,6 +11,7 @@ from lockstep.run.doctor.transitions import Batch, Transitions, fingerprints
 
 __all__ = [
     "RULES",
+    "Attendant",
     "Batch",
     "Facts",
     "Finding",

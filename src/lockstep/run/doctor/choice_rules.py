@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from lockstep.run.doctor.findings import WARM_UP, Evidence, Rule
-from lockstep.run.doctor.log import RECENT_UPDATES, Array, Flags, View
+from lockstep.run.doctor.log import RECENT_UPDATES, Array, Flags, View, first_of
 
 ENTROPY = "train/<role>/entropy"
 SHARE = "train/<role>/entropy_share"
@@ -33,13 +33,15 @@ def entropy_at_its_ends(view: View) -> Evidence | None:
             values={"entropy_share": float(recent.mean())},
         )
     total = view.log.facts.updates
-    early = share < CERTAIN if total is None else (share < CERTAIN) & (update < total / 2)
-    if total is None or early.sum() < 3:
+    if total is None:
+        return None
+    early = (share < CERTAIN) & (update < total / 2)
+    if early.sum() < 3:
         return None
     return Evidence(
         text=f"entropy is {share[early].min():.4f} of its maximum at update "
-        f"{_first(update, early)}, before half of {total} updates",
-        first=_first(update, early),
+        f"{first_of(update, early)}, before half of {total} updates",
+        first=first_of(update, early),
         values={"entropy_share": float(share[early].min())},
     )
 
@@ -76,7 +78,7 @@ def entropy_of_a_constant(view: View) -> Evidence | None:
     return Evidence(
         text=f"entropy is {entropy.mean():.4f} in {near.mean():.0%} of {len(entropy)} updates, "
         f"which is ln {k} = {math.log(k):.4f}{offered}",
-        first=_first(update, near),
+        first=first_of(update, near),
         values={"entropy": float(entropy.mean()), "k": float(k)},
     )
 
@@ -96,8 +98,8 @@ def collapse(view: View) -> Evidence | None:
     what = "entropy" if key == ENTROPY else "standard deviation"
     return Evidence(
         text=f"the {what} fell from {start:.3g} to {level[gone].min():.3g} by update "
-        f"{_first(update, gone)} of {total}",
-        first=_first(update, gone),
+        f"{first_of(update, gone)} of {total}",
+        first=first_of(update, gone),
         values={"start": start, "least": float(level[gone].min())},
     )
 
@@ -111,7 +113,7 @@ def concentration_blows_up(view: View) -> Evidence | None:
     return Evidence(
         text=f"alpha + beta is {mean[-1]:.3g} on average and {largest[-1]:.3g} at most, from "
         f"{mean[0]:.3g} at update {update[0]:.0f}",
-        first=_first(update, mean > SHARP) if (mean > SHARP).any() else int(update[-1]),
+        first=first_of(update, mean > SHARP) if (mean > SHARP).any() else int(update[-1]),
         values={"mean": float(mean[-1]), "max": float(largest[-1]), "start": float(mean[0])},
     )
 
@@ -124,7 +126,7 @@ def one_choice_left(view: View) -> Evidence | None:
         return None
     return Evidence(
         text=f"in {level:.1%} of decisions a single choice is legal",
-        first=_first(update, forced > FORCED_SHARE),
+        first=first_of(update, forced > FORCED_SHARE),
         values={"forced_share": level},
     )
 
@@ -136,10 +138,6 @@ def pinned_at(entropy: Array) -> tuple[int, Flags] | None:
         return None
     near = np.abs(entropy - math.log(k)) < NEAR_LOG
     return (k, near) if near.mean() >= 0.95 else None
-
-
-def _first(update: Array, hit: Flags) -> int:
-    return int(update[int(hit.argmax())])
 
 
 RULES = (

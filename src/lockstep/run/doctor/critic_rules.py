@@ -3,7 +3,7 @@
 import numpy as np
 
 from lockstep.run.doctor.findings import WARM_UP, Evidence, Rule
-from lockstep.run.doctor.log import RECENT_UPDATES, SCORE, View
+from lockstep.run.doctor.log import RECENT_UPDATES, SCORE, View, first_of
 
 EXPLAINED = "train/<role>/explained_variance"
 REWARD_STD = "train/<role>/reward_std"
@@ -74,7 +74,7 @@ def value_scale(view: View) -> Evidence | None:
     return Evidence(
         text=f"the value loss is {level:.3g} (median of the last {RECENT_UPDATES} updates): the "
         "targets are far larger than 1",
-        first=int(update[int((loss > HUGE_LOSS).argmax())]),
+        first=first_of(update, loss > HUGE_LOSS),
         values={"value_loss": level},
     )
 
@@ -90,7 +90,7 @@ def values_drift(view: View) -> Evidence | None:
     return Evidence(
         text=f"values lie {now:.1f} standard deviations of the return from it (median of the last "
         f"{quarter} updates), {before:.1f} in the first {quarter}",
-        first=int(update[int((gap > DRIFT).argmax())]),
+        first=first_of(update, gap > DRIFT),
         values={"gap": now, "before": before, "value_mean": float(value[-1])},
     )
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from lockstep.run.doctor.log import View
-from lockstep.run.jsonable import Json, encode
+from lockstep.run.jsonable import Json, decode, encode
 
 Severity = Literal["warn", "fail"]
 WARM_UP = 20
@@ -70,10 +70,19 @@ class Finding:
     values: dict[str, float]
     cause: str
     knob: str
+    update: int | None = None
+    """The update after which it was said during training; None where a whole log was examined."""
 
     def to_json(self) -> Json:
         """The finding as a table of plain values, and as a sentence."""
         return encode(self) | {"message": str(self)}
+
+    @classmethod
+    def all_from(cls, data: Json) -> "tuple[Finding, ...]":
+        """The findings of a list that `to_json` wrote; ValueError says what does not fit."""
+        if not isinstance(data, list):
+            raise ValueError(f"findings must be a list, got {data!r:.40}")
+        return tuple(decode(cls, _without_message(item), "finding") for item in data)
 
     def __str__(self) -> str:
         where = f" ({self.where})" if self.where else ""
@@ -87,6 +96,12 @@ class Finding:
             listed = ", ".join(map(str, self.members))
             words.append(f"member{'s' if len(self.members) > 1 else ''} {listed}")
         return ", ".join(words)
+
+
+def _without_message(data: Json) -> Json:
+    if not isinstance(data, dict):
+        return data
+    return {name: value for name, value in data.items() if name != "message"}
 
 
 @dataclass(frozen=True, kw_only=True)

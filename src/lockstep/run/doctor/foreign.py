@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from lockstep.errors import BadInput, needs_extra
-from lockstep.run.doctor.aliases import FOREIGN, RETURN
+from lockstep.run.doctor.aliases import MADE, POLICY, RETURN, foreign_names
 from lockstep.run.doctor.log import ROLE, Array, Facts, Flags, Log, score_start
 from lockstep.run.doctor.rules import RULES
 
-COUNTERS = ("step", "train/n_updates", "episode/finished")
+COUNTERS = ("step", MADE, "episode/finished")
 """Columns of which an update keeps the last number, not the mean."""
 
 Points = dict[float, float]
@@ -80,11 +80,11 @@ def from_rows(source: str, rows: Sequence[Mapping[str, float | None]]) -> Log:
 
 def _log(source: str, series: Mapping[str, Points]) -> Log:
     named: dict[str, Points] = {}
-    for name, points in series.items():
-        known = ours(name)
-        if known is not None and points and known[0] not in named:
-            named[known[0]] = {at: value * known[1] for at, value in points.items()}
-    unknown = tuple(name for name in series if ours(name) is None)
+    known = ours(series)
+    for name, (key, factor) in known.items():
+        if series[name] and key not in named:
+            named[key] = {at: value * factor for at, value in series[name].items()}
+    unknown = tuple(n for n in series if n not in known and n not in foreign_names())
     telling = [key for key in named if key not in COUNTERS]
     if not telling:
         shown = ", ".join(unknown[:8]) or "none"
@@ -109,11 +109,34 @@ def _log(source: str, series: Mapping[str, Points]) -> Log:
     )
 
 
-def ours(name: str) -> tuple[str, float] | None:
-    """Our key of a column and the factor to it; None if no rule reads such a thing."""
-    if name in FOREIGN:
-        return FOREIGN[name].ours, FOREIGN[name].factor
-    return (name, 1.0) if _OWN.fullmatch(name) else None
+def ours(names: Iterable[str]) -> dict[str, tuple[str, float]]:
+    """Column to our key and the factor to it, for every column that a rule can read.
+
+    A log in which all names are ours is ours, whatever one of them (`train/value_loss`) means
+    elsewhere. Events of ours have both: a number for each role, and for others the mean over them.
+    Where the roles' own are there, the mean adds nothing; where there is one role, it is its.
+    """
+    given = dict.fromkeys(names)
+    own = {name for name in given if _OWN.fullmatch(name)}
+    theirs = {name: foreign_names()[name] for name in given if name in foreign_names()}
+    if own and own.issuperset(theirs):
+        theirs = {}
+    parts = [name.split("/") for name in own if name not in theirs]
+    roles = {part[1] for part in parts if part[0] == "train" and len(part) == 3}
+    found: dict[str, tuple[str, float]] = {}
+    for name in given:
+        if name not in theirs:
+            if name in own:
+                found[name] = (name, 1.0)
+            continue
+        key, factor = theirs[name].ours, theirs[name].factor
+        if key.startswith(f"train/{POLICY}/"):
+            of_roles = [key.replace(POLICY, role, 1) for role in roles]
+            if not given.keys().isdisjoint(of_roles):
+                continue
+            key = of_roles[0] if len(of_roles) == 1 else key
+        found[name] = (key, factor)
+    return found
 
 
 def _own_keys(keys: Iterable[str]) -> re.Pattern[str]:

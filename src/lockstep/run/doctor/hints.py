@@ -1,7 +1,8 @@
 """The doctor's looks during training: a sliding window, and nothing said twice in it."""
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -34,7 +35,6 @@ class Hints:
         self._start: list[Sequence[float]] = []
         self._from_the_start = False
         self._said: dict[tuple[str, str | None], int] = {}
-        self._turn = 0
 
     def see(
         self,
@@ -47,20 +47,38 @@ class Hints:
         """Takes in one update (metrics: key to one number for each member); what is new, if any."""
         if not self.every:
             return []
+        self.recall(update=update, step=step, metrics=metrics, perf=perf)
+        return self._look(update) if update % self.every == 0 else []
+
+    def recall(
+        self,
+        *,
+        update: int,
+        step: int,
+        metrics: Mapping[str, Sequence[float]],
+        perf: Mapping[str, float],
+    ) -> None:
+        """Takes in an update that was looked at before the run was stopped."""
         self._from_the_start |= update == 1
         score = None if self.score is None else metrics.get(self.score)
         if self._from_the_start and len(self._start) < START_UPDATES and score is not None:
             self._start.append(score)
         self._rows.append((update, step, metrics, perf))
-        return self._look(update) if update % self.every == 0 else []
+
+    def repeat(self, findings: Iterable[Finding]) -> None:
+        """Takes these to have been said already, each at its update, the newest last."""
+        self._said |= {(f.id, f.role): f.update for f in findings if f.update is not None}
 
     def _look(self, update: int) -> list[Finding]:
         count = min(self.members, MEMBERS_A_LOOK)
-        members = [(self._turn + i) % self.members for i in range(count)]
-        self._turn = (self._turn + count) % self.members
+        # By the update, so that the turns of a resumed run are those of a straight one.
+        turn = (update // self.every - 1) * count
+        members = {(turn + i) % self.members for i in range(count)}
         found = examine(self._log(), members=sorted(members)).findings
-        new = [f for f in found if update - self._said.get((f.id, f.role), -WINDOW) >= WINDOW]
-        self._said |= {(f.id, f.role): update for f in new}
+        old = self._said
+        new = [f for f in found if update - old.get((f.id, f.role), -WINDOW) >= WINDOW]
+        new = [replace(finding, update=update) for finding in new]
+        self.repeat(new)
         return new
 
     def _log(self) -> Log:

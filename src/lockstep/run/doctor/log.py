@@ -127,6 +127,11 @@ class View:
         return bool(abs(recent.mean() - start.mean()) > MOVED_BY * error)
 
 
+def first_of(update: Array, hit: Flags) -> int:
+    """The first update at which `hit` is true."""
+    return int(update[int(hit.argmax())])
+
+
 def score_start(columns: Mapping[str, Array], score: str | None) -> Array | None:
     """The score of the first updates `[P, S]`, if the log has one."""
     if score is None or score not in columns:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from lockstep.run.doctor.findings import Evidence, Rule
-from lockstep.run.doctor.log import RECENT_UPDATES, View
+from lockstep.run.doctor.log import RECENT_UPDATES, View, first_of
 
 FINISHED = "episode/finished"
 RATES = ("train/lr_actor", "train/lr_critic")
@@ -11,11 +11,11 @@ MADE = "train/n_updates"
 TAKEN = "train/minibatches"
 FILL = "replay/fill"
 GPU = "res/gpu_percent"
-ENV_S, UPDATE_S = "perf/env_s", "perf/update_s"
+COLLECT_S, LEARN_S, ENV_S = "perf/collect_s", "perf/learn_s", "perf/env_s"
 FILL_LEAST, FILL_AFTER = 0.05, 100
 UNFINISHED_AFTER = 50
 IDLE = 5.0
-ENV_SHARE = {"cuda": 0.8, "cpu": 0.95}
+ENV_SHARE, COLLECT_SHARE = 0.95, 0.9
 
 
 def replay_stays_empty(view: View) -> Evidence | None:
@@ -86,13 +86,16 @@ def gpu_idles(view: View) -> Evidence | None:
 
 def waits_for_the_world(view: View) -> Evidence | None:
     """D18."""
-    env, whole = view.perf(ENV_S, UPDATE_S)
-    share = float(env.sum() / max(whole.sum(), 1e-9))
-    if share <= ENV_SHARE.get(view.log.facts.device or "cpu", ENV_SHARE["cpu"]):
+    what, part, limit = "collecting", COLLECT_S, COLLECT_SHARE
+    if view.has(ENV_S):
+        what, part, limit = "the world", ENV_S, ENV_SHARE
+    waited, collect, learn = view.perf(part, COLLECT_S, LEARN_S)
+    share = float(waited.sum() / max((collect + learn).sum(), 1e-9))
+    if share <= limit:
         return None
     return Evidence(
-        text=f"the world takes {share:.0%} of the time of {len(env)} updates",
-        values={"env_share": share},
+        text=f"{what} takes {share:.0%} of the time of {len(waited)} updates",
+        values={"share": share},
     )
 
 
@@ -107,7 +110,7 @@ def no_learning_rate(view: View) -> Evidence | None:
         if zero.sum() >= 3 and zero.mean() > 0.05:
             return Evidence(
                 text=f"{key} is 0 in {int(zero.sum())} of {len(rate)} updates",
-                first=int(update[int(zero.argmax())]),
+                first=first_of(update, zero),
                 values={"share": float(zero.mean())},
             )
     return None
@@ -121,7 +124,7 @@ def updates_without_a_step(view: View) -> Evidence | None:
         return None
     return Evidence(
         text=f"{int(none.sum())} of {len(taken)} updates took no step at all",
-        first=int(update[int(none.argmax())]),
+        first=first_of(update, none),
         values={"updates": float(none.sum()), "share": float(none.mean())},
     )
 
@@ -197,9 +200,10 @@ RULES = (
         id="D18",
         name="waiting for the world",
         severity="warn",
-        needs=(ENV_S, UPDATE_S),
-        condition=f"the world's share of the time above {ENV_SHARE['cuda']:.0%} on cuda, "
-        f"{ENV_SHARE['cpu']:.0%} elsewhere",
+        needs=(COLLECT_S, LEARN_S),
+        also=(ENV_S,),
+        condition=f"the world takes over {ENV_SHARE:.0%} of collecting and learning; where it has "
+        f"no clock of its own (cuda), collecting takes over {COLLECT_SHARE:.0%}",
         cause="the world, or loading its data, sets the pace",
         knob="lanes, the world's workers, compile, graphs",
         check=waits_for_the_world,

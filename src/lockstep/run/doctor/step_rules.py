@@ -6,7 +6,7 @@ import numpy as np
 
 from lockstep.run.doctor.choice_rules import ENTROPY, pinned_at
 from lockstep.run.doctor.findings import WARM_UP, Evidence, Rule
-from lockstep.run.doctor.log import RECENT_UPDATES, SCORE, Array, Flags, View
+from lockstep.run.doctor.log import RECENT_UPDATES, SCORE, View, first_of
 
 KL = "train/<role>/approx_kl"
 CLIP = "train/<role>/clip_fraction"
@@ -39,7 +39,7 @@ def share_of_skipped(view: View) -> Evidence | None:
     return Evidence(
         text=f"{hit.mean():.0%} of {len(hit)} updates took fewer than half of their {planned:g} "
         f"minibatches (median {np.median(taken):g}): the belts never let go",
-        first=_first(update, hit),
+        first=first_of(update, hit),
         values={"share": float(hit.mean()), "taken": float(np.median(taken)), "planned": planned},
     )
 
@@ -63,7 +63,7 @@ def ratio_off_one(view: View) -> Evidence | None:
         return Evidence(
             text=f"the mean ratio is outside {RATIO_BAND[0]}..{RATIO_BAND[1]} in {off.mean():.0%} "
             f"of {len(ratio)} updates, {worst:.3g} at worst",
-            first=_first(update, off),
+            first=first_of(update, off),
             values={"share": float(off.mean()), "worst": float(worst)},
         )
     if not view.reads(RATIO_MAX):
@@ -75,7 +75,7 @@ def ratio_off_one(view: View) -> Evidence | None:
     return Evidence(
         text=f"a ratio of {RATIO_LIMIT:g} or more in {off.mean():.0%} of {len(largest)} updates, "
         f"{largest.max():.3g} at worst",
-        first=_first(update, off),
+        first=first_of(update, off),
         values={"share": float(off.mean()), "worst": float(largest.max())},
     )
 
@@ -105,7 +105,7 @@ def steps_that_overshoot(view: View) -> Evidence | None:
     return Evidence(
         text=f"a KL of {kl[at]:.3g} (usually {usual:.2g}) with a clip fraction of {clip[at]:.2f} "
         f"at update {update[at]:.0f}, the worst of {int(spike.sum())}",
-        first=_first(update, spike),
+        first=first_of(update, spike),
         values={"approx_kl": float(kl[at]), "usual": usual, "clip_fraction": float(clip[at])},
     )
 
@@ -133,7 +133,7 @@ def ratio_of_two_sizes(view: View) -> Evidence | None:
         text=f"a clip fraction of {np.median(clip):.2f} and a KL of {np.median(kl):.2f} in "
         f"{hit.mean():.0%} of {len(kl)} updates: the ratio looks like K/k = {size:.2f} "
         f"(from {source}){named}",
-        first=_first(update, hit),
+        first=first_of(update, hit),
         values={"ratio": size, "approx_kl": float(np.median(kl))}
         | ({} if k is None else {"k": float(k[0]), "K": size * k[0]}),
     )
@@ -195,13 +195,9 @@ def _out_of_band(view: View, key: str, band: tuple[float, float], what: str) -> 
     return Evidence(
         text=f"the {what} is {level:.3g} (median of {len(x)} updates), {side} "
         f"{band[0]}..{band[1]}{tail}",
-        first=_first(update, hit),
+        first=first_of(update, hit),
         values={"median": level, "low": band[0], "high": band[1]},
     )
-
-
-def _first(update: Array, hit: Flags) -> int:
-    return int(update[int(hit.argmax())])
 
 
 RULES = (

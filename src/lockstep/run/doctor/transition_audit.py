@@ -16,7 +16,7 @@ from lockstep.run.doctor.transitions import (
     columns_of,
     to_numpy,
 )
-from lockstep.run.jsonable import Json, encode
+from lockstep.run.jsonable import Json, encode, finite
 
 LIMIT = 2e-5
 """Largest difference of a log-prob in fp32; rounding was measured at 4e-6."""
@@ -88,7 +88,7 @@ class TransitionAudit:
 
     def to_json(self) -> Json:
         """Everything as plain values; what is not finite becomes null."""
-        return _finite(encode(self))
+        return finite(encode(self))
 
     def __str__(self) -> str:
         if self.ok:
@@ -272,11 +272,3 @@ def _first_offender(stored: Transitions, columns: Columns, replay: Replay) -> Of
 
 def _check(id: str, name: str, ok: bool | None, text: str) -> Check:
     return Check(id=id, name=name, ok=ok, text=text)
-
-
-def _finite(value: Json) -> Json:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

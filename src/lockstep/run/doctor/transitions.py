@@ -72,16 +72,44 @@ class Transitions:
 
 
 def fingerprints(
-    obs: Tensors, *, mask: Tensors | None = None, candidates: Tensors | None = None
+    obs: Tensors,
+    *,
+    mask: Tensors | None = None,
+    candidates: Tensors | None = None,
+    count: ArrayLike | None = None,
 ) -> Ints:
-    """A digest of each row `[N]`, to be stored when decisions are made and compared later."""
-    tensors = list(obs.values()) if isinstance(obs, Mapping) else [obs]
-    tensors += [x for x in (mask, candidates) if x is not None]
-    arrays = [np.ascontiguousarray(to_numpy(x)) for x in tensors]
-    return np.array(
-        [zlib.crc32(b"".join(x[row].tobytes() for x in arrays)) for row in range(len(arrays[0]))],
-        dtype=np.int64,
-    )
+    """A digest of each row `[N]`, to be stored when decisions are made and compared later.
+
+    It is of the observation and of the choices there were, in float32, so that neither another
+    width of numbers nor padding behind the last choice passes for a change.
+    """
+    legal = _choice_sets(mask, candidates, count)
+    parts = [_single(x) for x in (obs.values() if isinstance(obs, Mapping) else [obs])]
+    rows = None if candidates is None else _single(candidates)
+    digests = []
+    for row, choices in enumerate(legal):
+        content = [x[row].tobytes() for x in parts] + [np.flatnonzero(choices).tobytes()]
+        if rows is not None:
+            content.append(rows[row][choices].tobytes())
+        digests.append(zlib.crc32(b"".join(content)))
+    return np.array(digests, dtype=np.int64)
+
+
+def _single(x: Tensors) -> NDArray[Any]:
+    array = to_numpy(x)
+    return array.astype(np.float32) if np.issubdtype(array.dtype, np.floating) else array
+
+
+def _choice_sets(mask: Tensors | None, candidates: Tensors | None, count: Tensors | None) -> Flags:
+    """What could be chosen, `[N, C]`: the mask, or the first `count` candidates of each row."""
+    if mask is not None:
+        return to_numpy(mask).astype(np.bool_)
+    if count is None or candidates is None:
+        raise ValueError(
+            "transitions must say what could be chosen: a mask, or candidates with count"
+        )
+    first: Flags = np.arange(candidates.shape[1])[None] < to_numpy(count).astype(np.int64)[:, None]
+    return first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,15 +144,7 @@ def columns_of(stored: Transitions) -> Columns:
         # [N, 1] against [N] would compare every row with every other.
         if column.ndim != 1:
             raise ValueError(f"{name} must have one entry for each row, got shape {column.shape}")
-    if stored.mask is not None:
-        mask = to_numpy(stored.mask).astype(np.bool_)
-    elif stored.count is not None and stored.candidates is not None:
-        width = stored.candidates.shape[1]
-        mask = np.arange(width)[None] < to_numpy(stored.count).astype(np.int64)[:, None]
-    else:
-        raise ValueError(
-            "transitions must say what could be chosen: a mask, or candidates with count"
-        )
+    mask = _choice_sets(stored.mask, stored.candidates, stored.count)
     if not len(index) == len(log_prob) == len(mask):
         raise ValueError(
             f"index, log_prob and choice sets must have one row for each transition, got "

@@ -59,6 +59,8 @@ def healthy(updates: int = UPDATES, members: int = MEMBERS) -> Log:
         columns=columns,
         perf={
             "perf/update_s": np.full(updates, 1.0),
+            "perf/collect_s": np.full(updates, 0.5),
+            "perf/learn_s": np.full(updates, 0.4),
             "perf/env_s": np.full(updates, 0.3),
             "res/gpu_percent": np.full(updates, 60.0),
         },

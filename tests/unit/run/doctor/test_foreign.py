@@ -10,9 +10,14 @@ import pytest
 from torch.utils.tensorboard import SummaryWriter
 
 from lockstep.errors import BadInput
+from lockstep.run.board import Board
 from lockstep.run.doctor import examine, read_log
-from lockstep.run.doctor.aliases import ALIASES
+from lockstep.run.doctor.aliases import RETURN, aliases
 from lockstep.run.doctor.foreign import from_rows
+from lockstep.run.doctor.reading import from_lines
+from lockstep.run.metrics import ALIASES as OUR_ALIASES
+from lockstep.run.sinks import Record
+from tests import tiny
 
 SB3 = {
     "rollout/ep_len_mean": 180.0,
@@ -227,5 +232,48 @@ def test_nothing_at_a_path_and_nothing_in_a_folder_are_refused(tmp_path: Path):
 
 
 def test_no_foreign_name_stands_for_two_things():
-    names = [name for alias in ALIASES for name in alias.names]
+    names = [name for alias in aliases() for name in alias.names]
     assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("roles", [("uav",), ("uav", "user")])
+def test_our_own_events_read_back_as_our_numbers(tmp_path: Path, roles: tuple[str, ...]):
+    """Although they stand there under the tags of others, with their signs and factors."""
+    keys = [alias.key for alias in OUR_ALIASES if alias.key.startswith(("train/", "episode/"))]
+    keys += ["train/<role>/ratio_mean", "train/minibatches", "world/cost"]
+    lines: list[dict[str, float | int | None]] = []
+    board = Board(tmp_path, tiny.config(seeds=(3,)))
+    for update in (1, 2, 3):
+        names = dict.fromkeys(key.replace("<role>", role) for key in keys for role in roles)
+        numbers = {name: [0.1 * place + update] for place, name in enumerate(names, start=1)}
+        board.write(Record(update=update, step=12 * update, seeds=(3,), metrics=numbers, perf={}))
+        own: dict[str, float | int | None] = {name: x for name, (x,) in numbers.items()}
+        lines.append(own | {"update": update, "step": 12 * update})
+    board.close()
+    log = read_log(tmp_path)
+    straight = from_lines("lines", lines, [], score=None, facts=log.facts)
+    assert log.roles == roles
+    wanted = {k: x for k, x in straight.columns.items() if k.startswith(("train/", "world/"))}
+    read = {key: column for key, column in log.columns.items() if key in wanted}
+    assert set(wanted) - set(read) <= {f"train/{role}/policy_loss" for role in roles}
+    for key, column in read.items():
+        np.testing.assert_allclose(column, wanted[key], rtol=1e-6, err_msg=key)
+    assert log.columns["step"].tolist() == straight.columns["step"].tolist()
+    assert log.columns["train/n_updates"].tolist() == straight.columns["update"].tolist()
+    returns = [straight.columns[f"episode/{role}/return_mean"] for role in roles]
+    np.testing.assert_allclose(log.columns[RETURN], np.mean(returns, axis=0), rtol=1e-6)
+
+
+def test_the_value_loss_of_sb3_is_twice_ours_and_that_of_cleanrl_is_ours(tmp_path: Path):
+    log = read_log(progress_csv(tmp_path / "progress.csv"))
+    assert np.nanmean(log.columns["train/value_loss"]) == pytest.approx(10.0, rel=0.05)
+    log = read_log(cleanrl_events(tmp_path / "events", updates=3))
+    assert log.columns["train/value_loss"].mean() == pytest.approx(10.0, rel=0.1)
+    log = from_rows("ours", [{"train/value_loss": 10.0, "train/mu/approx_kl": 0.01}])
+    assert log.columns["train/value_loss"].tolist() == [[10.0]]
+
+
+def test_every_name_that_we_write_for_others_is_read():
+    known = {name for alias in aliases() for name in alias.names}
+    written = {name for alias in OUR_ALIASES for name in (alias.sb3, alias.cleanrl) if name}
+    assert written <= known

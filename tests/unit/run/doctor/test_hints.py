@@ -81,7 +81,7 @@ def test_a_score_that_once_moved_is_remembered_beyond_the_window():
         assert hints.see(update=update, step=update, metrics=seen, perf={}) == []
 
 
-def test_a_resumed_training_does_not_take_its_middle_for_its_start():
+def test_hints_that_were_not_told_of_the_start_do_not_take_the_middle_for_it():
     hints = Hints(every=50, seeds=[0], score="world/cost")
     for update in range(501, 800):
         seen = metrics(1, 1, clip_fraction=0.001)

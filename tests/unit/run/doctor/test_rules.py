@@ -101,7 +101,11 @@ FAULTS: dict[str, tuple[Callable[[], Log], str, set[str]]] = {
         {"D12"},
     ),
     "D17": (lambda: sick(res__gpu_percent=2.0), r"busy 2\.0 %", set()),
-    "D18": (lambda: sick(perf__env_s=0.9), r"takes 90%", set()),
+    "D18": (
+        lambda: sick(perf__env_s=None, perf__collect_s=0.95, perf__learn_s=0.05),
+        r"collecting takes 95% of the time of 120 updates",
+        set(),
+    ),
     "D19": (lambda: sick(train__lr_actor=from_update(100, 0.0)), r"lr_actor is 0 in 21", set()),
     "D20": (lambda: sick(train__minibatches=every(10, 0.0)), r"12 of 120 updates took no", set()),
     "D21": (lambda: sick(train__n_updates=8.0), r"stays at 8 over 120", set()),
@@ -203,5 +207,15 @@ def test_standardised_rewards_may_have_any_scale():
 
 
 def test_an_idle_gpu_is_no_matter_to_a_training_on_the_cpu():
-    log = sick(res__gpu_percent=0.0, perf__env_s=0.9)
+    log = sick(res__gpu_percent=0.0)
     assert examine(replace(log, facts=replace(log.facts, device="cpu"))).findings == ()
+
+
+def test_where_the_world_has_a_clock_of_its_own_it_is_told_from_deciding():
+    slow = {"perf__collect_s": 0.97, "perf__learn_s": 0.03}
+    (finding,) = examine(sick(**slow, perf__env_s=0.96)).findings
+    assert (finding.id, finding.evidence) == (
+        "D18",
+        "the world takes 96% of the time of 120 updates",
+    )
+    assert examine(sick(**slow, perf__env_s=0.5)).findings == ()  # the policy is what is slow

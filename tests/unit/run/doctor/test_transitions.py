@@ -185,6 +185,49 @@ def test_an_observation_that_changed_is_named_though_log_probs_agree():
     assert audit.first.observation == "CHANGED"
 
 
+@pytest.mark.parametrize("kind", [np.float32, np.int64, np.bool_])
+def test_a_mask_has_one_fingerprint_whatever_numbers_it_is_written_in(kind: type):
+    made = fingerprints(np.zeros((N, 1)), mask=MASK.astype(kind), candidates=ROWS)
+    assert audit_transitions(policy, stored(fingerprint=made)).ok
+    counted = fingerprints(np.zeros((N, 1)), count=COUNT, candidates=ROWS)
+    assert counted.tolist() == made.tolist()
+
+
+def test_rows_that_were_padded_since_keep_their_fingerprints():
+    rows = [
+        {"obs": [0.5], "candidates": ROWS[row, : COUNT[row]].tolist(), "index": 0, "log_prob": -1.0}
+        for row in range(4)
+    ]
+    rows = [
+        row
+        | {
+            "fingerprint": fingerprints(
+                np.array([row["obs"]], dtype=np.float32),
+                count=[len(row["candidates"])],
+                candidates=np.array([row["candidates"]], dtype=np.float32),
+            ).item()
+        }
+        for row in rows
+    ]
+    audit = audit_transitions(policy, Transitions.from_rows(json.loads(json.dumps(rows))))
+    assert "G5 observation" not in broken(audit)
+    rows[2]["candidates"][1][0] += 0.1
+    audit = audit_transitions(policy, Transitions.from_rows(rows))
+    assert "G5 observation" in broken(audit)
+
+
+def test_a_mask_that_changed_since_is_named():
+    other = MASK.copy()
+    other[5, 0] = False
+    made = fingerprints(np.zeros((N, 1)), mask=other, candidates=ROWS)
+    assert "G5 observation" in broken(audit_transitions(policy, stored(fingerprint=made)))
+
+
+def test_a_fingerprint_of_observations_alone_is_refused():
+    with pytest.raises(ValueError, match="a mask, or candidates with count"):
+        fingerprints(np.zeros((N, 1)))
+
+
 def test_gates_without_their_columns_are_left_open():
     bare = replace(stored(), time=None, policy_version=None, key=None, keys=None, fingerprint=None)
     audit = audit_transitions(policy, bare)
