@@ -33,7 +33,7 @@ demo: $(STAMP)
 	$(RUN)/lockstep demo
 
 test: $(STAMP)
-	$(RUN)/python -m pytest -q -m "not slow and not gpu"
+	$(RUN)/python -m pytest -q -n auto --dist worksteal -m "not slow and not gpu"
 
 test-slow: $(STAMP)
 	$(RUN)/python -m pytest -q -m slow
