@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from lockstep.errors import AuditFailure
+from lockstep.learners.audit import audit
 from lockstep.learners.config import PPOConfig
 from lockstep.run.checkpoint import state_digest
 from tests.helpers import assemble
@@ -158,3 +159,20 @@ def test_an_update_that_the_audit_refuses_leaves_the_learner_as_it_was(minibatch
     with pytest.raises(AuditFailure, match="G3 policy version"):
         learner.update(rollout)
     assert state_digest(learner.state_dict()) == before
+
+
+def test_rounding_of_an_unlikely_decision_is_larger_than_that_of_a_likely_one():
+    """Seen with 13 candidates: -4.548325 when it was acted on, -4.548348 when rebuilt."""
+    for stored, gap, passes in ((-4.5, 2.4e-5, True), (-0.1, 2.4e-5, False), (-4.5, 2e-4, False)):
+        learner, collector, rollout = assemble(Masked, PPOConfig(hidden=16, lanes=2, steps=3), [0])
+        collector.collect(rollout)
+        replayed, _ = learner._replay(learner._batch(rollout))
+        rows = rollout.roles["player"]
+        rows.log_prob.fill_(stored)
+        replayed.log_prob["player"].fill_(stored)
+        replayed.log_prob["player"][1, 0, 0] += gap
+        if passes:
+            audit(learner.spec, rollout, replayed, learner.version, precision="fp32")
+        else:
+            with pytest.raises(AuditFailure, match=r"G4 log_prob \(player\)"):
+                audit(learner.spec, rollout, replayed, learner.version, precision="fp32")
