@@ -345,3 +345,22 @@ def test_two_runs_without_a_name_that_start_together_both_get_one(tmp_path: Path
     assert [process.communicate() and process.returncode for process in both] == [0, 0]
     names = {folder.name for folder in tmp_path.iterdir()}
     assert names == {"uav-mec-ab-mappo-1", "uav-mec-ab-mappo-2"}
+
+
+def test_a_stop_that_was_asked_for_while_memory_ran_out_is_not_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    learn = Trainer.learn
+    tried: list[int] = []
+
+    def dry(self: Trainer) -> object:
+        tried.append(self.config.accumulate)
+        if len(tried) > 1:
+            return learn(self)
+        os.kill(os.getpid(), signal.SIGINT)
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    monkeypatch.setattr(Trainer, "learn", dry)
+    run = loop.train(tiny.config(updates=2, auto_memory=True), tmp_path / "run")
+    assert not run.finished
+    assert tried == [1]

@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _show(report: "Report") -> None:
-    for finding in report.findings:
+    for finding in sorted(report.findings, key=lambda finding: finding.severity != "fail"):
         where = f" ({finding.where})" if finding.where else ""
         since = "" if finding.first_update is None else f", from update {finding.first_update}"
         print(f"{finding.severity} {finding.id} {finding.name}{where}{since}")
@@ -63,4 +63,15 @@ def _show(report: "Report") -> None:
         print(f"{report.source}: nothing found")
     elif report.worst() == "warn":
         print(f"{report.source}: warnings only")
-    print(f"{len(report.checked)} rules checked, {len(report.not_applicable)} not applicable")
+    print(f"{len(report.checked)} rules checked, {_left_out(report)}")
+
+
+def _left_out(report: "Report") -> str:
+    """How many rules could not be applied, and why."""
+    reasons = list(report.not_applicable.values())
+    short = sum("updates" in reason for reason in reasons)
+    why = [f"{short} for want of updates"] if short else []
+    why += [f"{len(reasons) - short} for want of columns"] if len(reasons) > short else []
+    return f"{len(reasons)} not applicable" + (
+        f" ({', '.join(why)}; --json says which)" if why else ""
+    )

@@ -56,9 +56,12 @@ def main(argv: Sequence[str]) -> int:
 
     console = console_for(as_json=flags.json)
     found = find(flags.run, root=flags.root, set_aside_newer=flags.set_aside_newer)
-    console.print(found.why, soft_wrap=True, highlight=False)
     folder, step = found.folder, found.step
     old = Run.open(folder)
+    if old.finished and flags.member is None:
+        console.print(f"{folder} is finished already; nothing was done", soft_wrap=True)
+        return report(old, console=console, as_json=flags.json)
+    console.print(found.why, soft_wrap=True, highlight=False)
     if flags.member is not None:
         loop.changes(old, accept=flags.accept_changes)
         folder = folder.with_name(f"{folder.name}-member-{flags.member}")
@@ -68,8 +71,7 @@ def main(argv: Sequence[str]) -> int:
     given = {"device": flags.device, "threads": flags.threads}
     how: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     asked = replace(old.config, **how)
-    if not old.finished:
-        console.print(device_line(asked=asked, taken=resolve(asked)), soft_wrap=True)
+    console.print(device_line(asked=asked, taken=resolve(asked)), soft_wrap=True)
     with shown(folder.name, console=console) as watch:
         run = loop.resume(
             folder, step=step, on_update=watch, accept_changes=flags.accept_changes, **how

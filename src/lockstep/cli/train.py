@@ -36,7 +36,8 @@ class _Asked:
     scenario: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Scenario that the world's settings start from; by default the world's first."""
     learner: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """Learner that the learner's settings start from; by default the world's."""
+    """Learner that the learner's settings start from: ab-mappo, b-mappo, ag-mappo, g-mappo, ppo or
+    randomized; by default the world's."""
     seeds: Annotated[str, tyro.conf.arg(metavar="COUNT|LIST")] = "1"
     """A number of seeds counted from --seed, or a list such as 3,7,9."""
     seed: int = 0
@@ -114,6 +115,10 @@ def with_gpu(config: TrainConfig) -> TrainConfig:
     """The configuration on a GPU, which must be there."""
     if config.device == "cpu":
         raise BadInput("--require-gpu and --device cpu contradict each other; leave one out")
+    from torch.cuda import is_available
+
+    if not is_available():
+        raise BadInput("--require-gpu was given, but no GPU is available here; leave it out")
     return replace(config, device="cuda")
 
 

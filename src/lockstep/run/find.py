@@ -60,6 +60,9 @@ def find(
         return _search(root, config)
     if target.is_file():
         return _at_checkpoint(target, set_aside_newer=set_aside_newer)
+    if target.parent.name == "checkpoints" and target.parent.is_dir():
+        there = ", ".join(f"{step}.pt" for step in checkpoint.steps(target.parent)) or "none"
+        raise BadInput(f"there is no checkpoint {target}; in its folder there is {there}")
     if target.is_dir() and not (target / "config.json").is_file():
         return _search(target, config)
     return _in_run(Run.open(target).folder, "it was asked for")

@@ -15,6 +15,7 @@ from lockstep.run.pulse import Pulse
 from lockstep.run.record import Run, sign_of
 from lockstep.run.rundir import RunDir, create, sweep, write_json
 from lockstep.run.session import OnUpdate, Progress, Session
+from lockstep.run.stop import stop_on_signals
 from lockstep.run.trainer import Trainer, arithmetic
 
 __all__ = ["OnUpdate", "Progress", "resume", "train"]
@@ -152,24 +153,29 @@ def _take_up(run: RunDir, attempt: _Attempt, *, owners: set[str] | None) -> None
 
 def _go(run: RunDir, attempt: _Attempt, on_update: OnUpdate | None) -> Run:
     """Runs to the end; where memory runs out and the ladder may be used, from a lower rung."""
-    while True:
-        config = attempt.trainer.config
-        try:
-            return Session(run, attempt.trainer, attempt.pulse, attempt.start).go(on_update)
-        except (RuntimeError, MemoryError) as error:
-            if not memory.ran_out(error):
-                raise
-            # At update 0 nothing is learned yet, and a rung with other lanes starts afresh.
-            start = _start(Run(run.folder), None)
-            start = start if start and start.update else None
-            rungs: list[Json] = []
-            config = _lower(config, error, rungs, fresh=start is None)
-        vars(attempt).clear()  # the caller holds it too, and the next one needs its room
-        memory.release()
-        attempt = _build(config, start)
-        attempt.rungs = [*rungs, *attempt.rungs]
-        _take_up(run, attempt, owners=manifest.config_hashes(Run(run.folder).manifest))
-        _note_rungs(run, attempt)
+    with stop_on_signals() as stopped:
+        while True:
+            config = attempt.trainer.config
+            session = Session(run, attempt.trainer, attempt.pulse, attempt.start)
+            try:
+                return session.go(on_update, stopped)
+            except (RuntimeError, MemoryError) as error:
+                if not memory.ran_out(error):
+                    raise
+                # At update 0 nothing is learned yet, and a rung with other lanes starts afresh.
+                start = _start(Run(run.folder), None)
+                start = start if start and start.update else None
+                rungs: list[Json] = []
+                config = _lower(config, error, rungs, fresh=start is None)
+            if stopped():
+                return Run(run.folder)
+            vars(attempt).clear()  # the caller holds it too, and the next one needs its room
+            del session
+            memory.release()
+            attempt = _build(config, start)
+            attempt.rungs = [*rungs, *attempt.rungs]
+            _take_up(run, attempt, owners=manifest.config_hashes(Run(run.folder).manifest))
+            _note_rungs(run, attempt)
 
 
 def _lower(config: TrainConfig, error: Exception, rungs: list[Json], *, fresh: bool) -> TrainConfig:
@@ -180,7 +186,8 @@ def _lower(config: TrainConfig, error: Exception, rungs: list[Json], *, fresh: b
     if below is None:
         raise LockstepError(f"memory ran out ({error}); {_way_out(config)}") from error
     rungs.append({"from": memory.rung(config), "to": memory.rung(below), "error": str(error)})
-    log.warning("memory ran out with %s; going on with %s", memory.rung(config), memory.rung(below))
+    before, after = memory.described(config), memory.described(below)
+    log.warning("memory ran out with %s; going on with %s", before, after)
     return below
 
 
@@ -192,7 +199,9 @@ def _way_out(config: TrainConfig) -> str:
             "--deterministic forbids what --auto-memory would change; use fewer lanes, or a larger "
             "--accumulate"
         )
-    return f"this was the lowest rung of the ladder, {memory.rung(config)}; use a smaller network"
+    return (
+        f"this was the lowest rung of the ladder, {memory.described(config)}; use a smaller network"
+    )
 
 
 def _note_rungs(run: RunDir, attempt: _Attempt) -> None:

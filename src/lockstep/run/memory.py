@@ -59,6 +59,11 @@ def rung(config: TrainConfig) -> Json:
     }
 
 
+def described(config: TrainConfig) -> str:
+    """A rung in words."""
+    return ", ".join(f"{name} {value}" for name, value in rung(config).items())
+
+
 def release() -> None:
     """Hands back what a failed attempt held."""
     # A backward pass that broke off leaves its graph in the engine's queue until the next pass.

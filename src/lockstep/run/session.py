@@ -22,7 +22,6 @@ from lockstep.run.pulse import Pulse
 from lockstep.run.record import Run, sign_of, summarize, tail_mean
 from lockstep.run.rundir import RunDir, write_json
 from lockstep.run.sinks import Record, Recorder
-from lockstep.run.stop import stop_on_signals
 from lockstep.run.trainer import Trainer
 from lockstep.run.vitals import Vitals
 
@@ -67,8 +66,11 @@ class Session:
         self.pauses = {"perf/write_s": 0.0, "perf/checkpoint_s": 0.0}  # since the last update
         self.last: dict[str, list[float]] = {}
 
-    def go(self, on_update: OnUpdate | None) -> Run:
-        """Updates until the end or a stop; a failure leaves a report and the last checkpoint."""
+    def go(self, on_update: OnUpdate | None, stopped: Callable[[], bool]) -> Run:
+        """Updates until the end, or until `stopped` says so after one of them.
+
+        A failure leaves a report and the last checkpoint.
+        """
         ops, start = self.config.ops, self.start
         with ExitStack() as stack:
             self.recorder = stack.enter_context(
@@ -96,7 +98,6 @@ class Session:
                 )
             )
             self.tail = self._tail()
-            stopped = stack.enter_context(stop_on_signals())
             try:
                 self._updates(on_update, stopped)
             except BaseException as error:

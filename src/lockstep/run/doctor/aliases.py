@@ -25,6 +25,8 @@ ONLY_READ = (
     Alias(ours=RETURN, names=("episode_return",)),
     Alias(ours=f"train/{POLICY}/approx_kl", names=("kl",)),
     Alias(ours=f"train/{POLICY}/k1", names=("losses/old_approx_kl",)),
+    Alias(ours=f"train/{POLICY}/ratio_mean", names=("ratio_mean", "ratio")),
+    Alias(ours=f"train/{POLICY}/entropy", names=("policy_entropy",)),
 )
 """Names that are known here beside those under which our own numbers are written to TensorBoard."""
 
