@@ -56,6 +56,7 @@ WORLDS: dict[str, Entry] = {
         world="lockstep.worlds.city_growth.world:CityGrowth",
         scenarios="lockstep.worlds.city_growth.catalogue:SCENARIOS",
         heuristics="lockstep.worlds.city_growth.heuristics:HEURISTICS",
+        learner_settings="lockstep.worlds.city_growth.learning:LEARNER_SETTINGS",
         summary="Industry, education and council build a city from sets of candidates.",
     ),
 }

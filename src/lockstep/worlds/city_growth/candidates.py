@@ -10,7 +10,15 @@ from lockstep.worlds.city_growth import economy
 from lockstep.worlds.city_growth.config import CityConfig
 from lockstep.worlds.city_growth.parties import AgentConfig
 from lockstep.worlds.city_growth.state import State
-from lockstep.worlds.city_growth.tables import DYNAMIC, Ground, Tables, Tensors, Universe
+from lockstep.worlds.city_growth.tables import (
+    DYNAMIC,
+    LEAD_SCALE,
+    NPV_SCALE,
+    Ground,
+    Tables,
+    Tensors,
+    Universe,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,13 +202,20 @@ def _described(
     money = torch.stack((income, prestige, cost), dim=1)  # [L, 3, C]
     months_left = (config.horizon - state.month).clamp(max=config.reward.lifetime)
     balance = state.balance[:, config.ledgers[agent], None].float().clamp(min=1.0)
+    left = months_left.unsqueeze(-1)
+    npv = torch.addcmul(-cost, income, left)
+    best = npv.masked_fill(~legal, -torch.inf).amax(dim=-1, keepdim=True)
+    lag = (best - npv).clamp(min=0.0)  # also where the set is empty and its best is -inf
+    sharp = (LEAD_SCALE * left).square()
     changing = torch.stack(
         (
             cost,
             cost / balance,
             income,
             cost / income.clamp(min=1.0),
-            torch.addcmul(-cost, income, months_left.unsqueeze(-1)),
+            npv / (npv.abs() + NPV_SCALE),
+            lag,
+            sharp / (lag.square() + sharp),
             economy.score(money, legal, universe.weight),
             at,
             near_px[:, 0],
@@ -208,7 +223,7 @@ def _described(
             free,
         ),
         dim=1,
-    )  # [L, 10, C]
+    )  # [L, 12, C]
     changing = torch.minimum(changing, tables.ground.feature_cap)
     changing *= tables.ground.feature_scale * legal.unsqueeze(1)
     features = universe.features.index_select(0, flat).unflatten(0, row.shape)  # [L, C, F]

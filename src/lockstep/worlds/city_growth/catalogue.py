@@ -95,6 +95,15 @@ _CYCLE = (PhaseConfig(agents=("ind",)), PhaseConfig(agents=("edu", "council")))
 DEFAULT = CityConfig(agents=(IND, EDU, COUNCIL), phases=_CYCLE, start_share=0.5)
 """A generated city of 200 slots in which money binds: three builds a turn, soft debt."""
 
+VILLAGE = replace(
+    DEFAULT,
+    map=replace(DEFAULT.map, n_slots=60),
+    max_candidates=128,
+    builds=1,
+    start_share=DEFAULT.start_share / 3,
+)
+"""60 slots with a third of the builds and of the money: room and means as in `DEFAULT`."""
+
 LEGACY_TURNS = CityConfig(
     agents=(IND, EDU),
     map=MapConfig(hubs=(Hub(r0=5.0), Hub(r0=2.0))),
@@ -161,6 +170,7 @@ TINY_9 = CityConfig(
 SCENARIOS: dict[str, CityConfig] = {
     "default": DEFAULT,
     "small": replace(DEFAULT, map=replace(DEFAULT.map, n_slots=60), max_candidates=128),
+    "village": VILLAGE,
     "legacy-turns": LEGACY_TURNS,
     "tiny-4": TINY_4,
     "tiny-9": TINY_9,

@@ -48,10 +48,13 @@ class RewardConfig:
     """Worth of each building of another agent 5 to 20 pixels from a new one."""
     shaping: float = 0.0
     """Factor on the potential (monthly income times months left), whose difference is added."""
+    shared: float = 0.0
+    """Part of every reward that all agents receive in equal shares; their sum stays the same."""
 
     def __post_init__(self) -> None:
         require(self.scale > 0 and math.isfinite(self.scale), "scale", "must be positive",
                  self.scale)  # fmt: skip
+        require(0 <= self.shared <= 1, "shared", "must lie in 0..1", self.shared)
         require(self.lifetime >= 1, "lifetime", "must be at least 1 month", self.lifetime)
         if self.tail_months and self.kind == "npv":
             raise ValueError(

@@ -63,6 +63,8 @@ def close(
     }
     if rent is not None:
         terms["rent"] = rent
+    if config.reward.shared:
+        terms = {name: _shared(term, config.reward.shared) for name, term in terms.items()}
     return Close(terms={name: terms[name] for name in active_terms(config)}, ended=ended)
 
 
@@ -100,6 +102,11 @@ def _all(built: dict[int, Built], name: str, state: State) -> Tensor:
     for agent, done in built.items():
         out[:, agent] = getattr(done, name)
     return out
+
+
+def _shared(term: Tensor, part: float) -> Tensor:
+    """A term `[L, A]` of which `part` is dealt out in equal shares."""
+    return term + part * (term.mean(dim=-1, keepdim=True) - term)
 
 
 def _book(balance: Tensor, flow: Tensor, ground: Ground, config: CityConfig) -> None:

@@ -25,7 +25,9 @@ _CHANGING = (
     ("strain", 5.0, 1.0),
     ("income", 1_000.0, math.inf),
     ("payback", 60.0, 1.0),
-    ("npv", 20_000.0, math.inf),
+    ("npv", 1.0, 1.0),
+    ("lag", 1_000.0, 3.0),
+    ("lead", 1.0, 1.0),
     ("score", 1.0, math.inf),
     ("price", 1.0, math.inf),
     ("own", 50.0, 1.0),
@@ -36,6 +38,7 @@ DYNAMIC = tuple(name for name, _, _ in _CHANGING)
 """Their names, after the static ones."""
 
 HUB_SCALE_PX = 100.0
+NPV_SCALE, LEAD_SCALE = 2_000.0, 4.0
 BALANCE_SCALE, MONTHLY_SCALE, PRESTIGE_SCALE = 10_000.0, 2_000.0, 20.0
 PRICE_MARKS = (0.25, 0.5, 0.75)
 

@@ -262,11 +262,28 @@ def test_features_that_change_say_what_their_names_say() -> None:
     income = float(found.income[0, 0])
     assert feature("income", 1) == pytest.approx(income / 1000)
     assert feature("payback", 1) == pytest.approx(cost / income / 60)
-    assert feature("npv", 1) == pytest.approx((income * 5 - cost) / 20_000)
+    npv = income * 5 - cost
+    assert feature("npv", 1) == pytest.approx(npv / (abs(npv) + 2_000))
     assert feature("own", 1) == pytest.approx(4 / 50)
     assert feature("others", 1) == pytest.approx((8**2 + 12**2) ** 0.5 / 50)
     assert feature("neighbours", 1) == pytest.approx(2 / 8)  # of three, slot 0 is taken
     assert feature("price", 1) == pytest.approx(max(0.1, float(world.world_state.field[0, 1])))
+
+
+def test_lag_and_lead_tell_how_far_a_candidate_is_behind_the_best() -> None:
+    rich = replace(PLAIN, name="R", revenue=PLAIN.revenue + 40)
+    world = made(grid(builder("one", types=(PLAIN, rich))))
+    found = world.candidates("one")
+    legal = found.legal[0]
+    npv = (found.income * world.config.horizon - found.cost)[0, legal]
+    behind = npv.max() - npv
+    assert behind.max() > 0
+    assert (found.months_left == world.config.horizon).all()
+    lag, lead = (
+        found.features[0, legal, DYNAMIC.index(name) - len(DYNAMIC)] for name in ("lag", "lead")
+    )
+    torch.testing.assert_close(lag, (behind / 1_000).clamp(max=3.0))
+    torch.testing.assert_close(lead, 1 / (1 + (behind / (4 * world.config.horizon)) ** 2))
 
 
 def test_pairs_blocks_and_clusters_are_offered_while_all_their_slots_are_free() -> None:

@@ -81,7 +81,20 @@ EVERY_TERM: Any = {
     "diversity": 30.0,
     "cooperation": 20.0,
     "shaping": 0.5,
+    "shared": 0.25,
 }
+
+
+def test_a_shared_reward_is_the_same_for_all_and_keeps_its_sum() -> None:
+    apart, _ = _episode(SMALL)
+    half, _ = _episode(replace(SMALL, reward=replace(SMALL.reward, shared=0.5)))
+    team, metrics = _episode(replace(SMALL, reward=replace(SMALL.reward, shared=1.0)))
+    mean = apart.mean(dim=1, keepdim=True).expand_as(apart)
+    assert (apart - mean).abs().max() > 0.01
+    torch.testing.assert_close(team, mean, atol=1e-6, rtol=0.0)
+    torch.testing.assert_close(half, (apart + mean) / 2, atol=1e-6, rtol=0.0)
+    total = apart.sum(dim=1) * SMALL.reward.scale * SMALL.horizon  # told in the last month
+    torch.testing.assert_close(metrics["return"].double(), total, rtol=1e-5, atol=0.0)
 
 
 @pytest.mark.parametrize("kind", ["npv", "cash"])
