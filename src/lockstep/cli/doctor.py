@@ -69,7 +69,7 @@ def _show(report: "Report") -> None:
 def _left_out(report: "Report") -> str:
     """How many rules could not be applied, and why."""
     reasons = list(report.not_applicable.values())
-    short = sum("updates" in reason for reason in reasons)
+    short = sum(reason.endswith(" updates") for reason in reasons)  # else "needs <column>"
     why = [f"{short} for want of updates"] if short else []
     why += [f"{len(reasons) - short} for want of columns"] if len(reasons) > short else []
     return f"{len(reasons)} not applicable" + (
