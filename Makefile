@@ -26,7 +26,7 @@ help:
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
 	test -x $(RUN)/python || $(PYTHON) -m venv $(VENV)
-	$(RUN)/python -m pip install --quiet -c constraints.txt -e '.[board,study,gpu,pettingzoo,dev,docs]'
+	$(RUN)/python -m pip install --quiet -c constraints.txt -e '.[board,study,gpu,pettingzoo,ray,slurm,dev,docs]'
 	touch $(STAMP)
 
 demo: $(STAMP)
