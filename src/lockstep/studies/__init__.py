@@ -1,0 +1,1 @@
+"""Studies: sets of trials declared in code, how they are run, and the figures they make."""
