@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from lockstep.collect.synchronous import Collector
 from lockstep.core.rollout import Rollout
 from lockstep.core.streams import Streams, lane_keys
@@ -15,14 +13,14 @@ from tests.toys import Toy
 
 
 def assemble(
-    make: Any, config: PPOConfig, seeds: Sequence[int], *, dtype: torch.dtype = torch.float32
+    make: Any, config: PPOConfig, seeds: Sequence[int], **options: Any
 ) -> tuple[PPO, Collector, Rollout]:
-    """A PPO pack on `make(lanes=...)`, its collector and its rollout."""
+    """A PPO pack on `make(lanes=...)`, its collector and its rollout; `options` are the pack's."""
     lanes = len(seeds) * config.lanes
     world: World | Toy = make(lanes=lanes)
     keys = lane_keys(seeds, lanes=config.lanes)
     world.reset(keys)
-    learner = PPO(config, world.spec, seeds=seeds, dtype=dtype)
+    learner = PPO(config, world.spec, seeds=seeds, **options)
     return learner, Collector(world, learner, Streams(keys)), learner.rollout()
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -57,6 +58,7 @@ def main(argv: Sequence[str]) -> int:
     from lockstep.run.compare import play_all
     from lockstep.run.policy import Policy
     from lockstep.run.record import Run
+    from lockstep.run.trainer import own_numbers
 
     run = Run.open(flags.run)
     policies: list[Policy] = [
@@ -64,9 +66,19 @@ def main(argv: Sequence[str]) -> int:
         if flags.member is None
         else load(run, member=flags.member, pointer=flags.checkpoint)
     ]
+    config = run.config if flags.member is None else run.config.member(flags.member)
+    if flags.against and config.varied("world"):
+        raise BadInput(
+            f"--against needs --member, since members of {run.folder} live in different worlds: "
+            f"they vary {', '.join(config.varied('world'))}"
+        )
     policies += [heuristic(run.config.world.name, name) for name in _names(flags.against)]
     found = play_all(
-        policies, run.config.world, episodes=flags.episodes, deterministic=not flags.stochastic
+        policies,
+        config.world,
+        episodes=flags.episodes,
+        deterministic=not flags.stochastic,
+        prepare=partial(own_numbers, config=config),
     )
     if flags.json:
         print_json({"run": str(run.folder), "policies": [e.to_json() for e in found]})

@@ -58,11 +58,14 @@ def main(argv: Sequence[str]) -> int:
         pictures.check(path)
     policy: Policy
     if flags.policy is None:
-        policy = load(run, member=flags.member)
+        member = run.best_member() if flags.member is None else flags.member
+        policy = load(run, member=member)
     else:
+        member = flags.member or 0
         policy = heuristic(run.config.world.name, flags.policy)
-    frames = pictures.flight(policy, run.config.world, episode=flags.episode)
+    world = run.config.member(member).world
+    frames = pictures.flight(policy, world, episode=flags.episode)
     for path in paths:
-        pictures.write(run.config.world, frames, path, title=policy.label)
+        pictures.write(world, frames, path, title=policy.label)
         print(path)
     return 0

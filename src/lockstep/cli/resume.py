@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from lockstep.cli import together
 from lockstep.cli.flags import parse
 
 DESCRIPTION = """\
@@ -44,7 +45,11 @@ class ResumeFlags:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Resumes and says where the run stands."""
+    """Resumes and says where the run stands; of several processes, the first one does."""
+    return together.run(_lead, argv)
+
+
+def _lead(argv: Sequence[str], **company: Any) -> int:
     flags = parse(ResumeFlags, argv, verb="resume", description=DESCRIPTION)
     from lockstep.cli.progress import shown  # these import torch, which takes seconds
     from lockstep.cli.report import console_for, device_line, report
@@ -74,6 +79,11 @@ def main(argv: Sequence[str]) -> int:
     console.print(device_line(asked=asked, taken=resolve(asked)), soft_wrap=True)
     with shown(folder.name, console=console) as watch:
         run = loop.resume(
-            folder, step=step, on_update=watch, accept_changes=flags.accept_changes, **how
+            folder,
+            step=step,
+            on_update=watch,
+            accept_changes=flags.accept_changes,
+            **company,
+            **how,
         )
     return report(run, console=console, as_json=flags.json)

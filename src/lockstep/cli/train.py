@@ -8,9 +8,17 @@ from typing import Annotated, Any
 
 import tyro
 
+from lockstep.cli import together
 from lockstep.cli.flags import bad_settings, named_value, parse
 from lockstep.errors import BadInput, RunExists
-from lockstep.run.config import Execution, TrainConfig, parse_seeds, preset
+from lockstep.run.config import (
+    Execution,
+    TrainConfig,
+    crossed,
+    parse_grid,
+    parse_seeds,
+    preset,
+)
 from lockstep.run.rundir import run_folder
 from lockstep.worlds import registry
 
@@ -21,6 +29,8 @@ examples:
   lockstep train uav-mec
   lockstep train uav-mec --scenario paper --seeds 5 --learner ab-mappo --total-steps 80000
   lockstep train uav-mec --seeds 3,7,9 --world.bandwidth-mhz 30 --learner.clip-ratio .1
+  lockstep train uav-mec --seeds 3 --grid learner.lr_actor=1e-4,3e-4 world.bandwidth_mhz=30,50,70
+  torchrun --nproc-per-node 2 -m lockstep train uav-mec --learner.lanes 8
 
 The run is written to ROOT/NAME. An interrupt (Ctrl-C) or SIGTERM stops it after the update in
 progress, with a checkpoint, and `lockstep resume` goes on from there; a second one stops it at
@@ -42,6 +52,9 @@ class _Asked:
     """A number of seeds counted from --seed, or a list such as 3,7,9."""
     seed: int = 0
     """First seed when --seeds is a number."""
+    grid: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SETTING=LIST")] = ()
+    """Numbers in which members differ, such as learner.lr_actor=1e-4,3e-4: one member for each
+    combination and seed."""
     total_steps: int | None = None
     """Environment steps of each member, over all its lanes; 80000 by default."""
     name: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
@@ -62,11 +75,15 @@ class TrainFlags(Execution, _Asked):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Trains and says where the run lies."""
+    """Trains and says where the run lies; of several processes, the first one does."""
+    return together.run(_lead, argv)
+
+
+def _lead(argv: Sequence[str], **company: Any) -> int:
     flags = parse(flags_type(argv), argv, verb="train", description=DESCRIPTION)
     with bad_settings():
         config = to_config(flags)
-    return _train(config, flags)
+    return _train(config, flags, company)
 
 
 def flags_type(argv: Sequence[str]) -> type[Any]:
@@ -101,7 +118,7 @@ def to_config(flags: Any) -> TrainConfig:
     """The run's configuration behind the flags; ValueError where settings contradict."""
     base = preset(flags.world_name, scenario=flags.scenario, learner=flags.learner)
     total = base.total_steps if flags.total_steps is None else flags.total_steps
-    return replace(
+    config = replace(
         base,
         world=flags.world_config,
         learner=flags.learner_config,
@@ -109,6 +126,7 @@ def to_config(flags: Any) -> TrainConfig:
         total_steps=total,
         **{field.name: getattr(flags, field.name) for field in dataclasses.fields(Execution)},
     )
+    return crossed(config, parse_grid(flags.grid)) if flags.grid else config
 
 
 def with_gpu(config: TrainConfig) -> TrainConfig:
@@ -122,7 +140,7 @@ def with_gpu(config: TrainConfig) -> TrainConfig:
     return replace(config, device="cuda")
 
 
-def _train(config: TrainConfig, flags: Any) -> int:
+def _train(config: TrainConfig, flags: Any, company: dict[str, Any]) -> int:
     folder = run_folder(config, name=flags.name, root=flags.root)
     if folder.exists() and not flags.resume:
         raise RunExists(folder)
@@ -145,15 +163,15 @@ def _train(config: TrainConfig, flags: Any) -> int:
             console.print(device_line(asked=config, taken=resolve(config)), soft_wrap=True)
             how: dict[str, Any] = {name: getattr(config, name) for name in ("device", "threads")}
             with shown(found.folder.name, console=console) as watch:
-                run = loop.resume(found.folder, step=found.step, on_update=watch, **how)
+                run = loop.resume(found.folder, step=found.step, on_update=watch, **company, **how)
             return report(run, console=console, as_json=flags.json)
     console.print(device_line(asked=config, taken=resolve(config)), soft_wrap=True)
     while True:
         try:
             with shown(folder.name, console=console) as watch:
-                run = loop.train(config, folder, on_update=watch)
-        except RunExists:  # another process has just taken the name
-            if flags.name is not None:
+                run = loop.train(config, folder, on_update=watch, **company)
+        except RunExists:  # another run has just taken the name
+            if flags.name is not None or company:
                 raise
             folder = run_folder(config, name=None, root=flags.root)
         else:

@@ -184,10 +184,13 @@ class SigmoidGaussian(_Normal):
 class Exploration:
     """Deliberate chance in discrete choices, inside the law that is sampled and replayed."""
 
-    temperature: float = 1.0
+    temperature: float | Tensor = 1.0
     """Scores are divided by it: above 1 flatter, below 1 sharper."""
-    epsilon: float = 0.0
-    """Share of a uniform choice among the legal ones that is mixed in."""
+    epsilon: float | Tensor = 0.0
+    """Share of a uniform choice among the legal ones that is mixed in.
+
+    Tensors, where members differ, broadcast to the batch `[...]` of choices.
+    """
 
 
 AS_IT_IS = Exploration()
@@ -206,18 +209,25 @@ class Categorical:
         explore: Exploration = AS_IT_IS,
     ) -> None:
         logits = at_least_float32(logits)
-        if explore.temperature != 1.0:
+        if isinstance(explore.temperature, Tensor):
+            logits = logits / explore.temperature.unsqueeze(-1)
+        elif explore.temperature != 1.0:
             logits = logits / explore.temperature
         self._legal = torch.ones_like(logits, dtype=torch.bool) if legal is None else legal
         if legal is not None:
             logits = logits.masked_fill(~legal, -math.inf)
         self.log_p = functional.log_softmax(logits, dim=-1)  # [*batch, C]
-        if explore.epsilon > 0.0:
-            uniform = math.log(explore.epsilon) - self.choices().to(logits.dtype).log()
-            mixed = torch.logaddexp(
-                self.log_p + math.log1p(-explore.epsilon), uniform.unsqueeze(-1)
-            )
-            self.log_p = mixed.masked_fill(~self._legal, -math.inf)
+        if isinstance(explore.epsilon, Tensor) or explore.epsilon > 0.0:
+            self.log_p = self._mixed(explore.epsilon)
+
+    def _mixed(self, epsilon: float | Tensor) -> Float[Tensor, "*batch C"]:
+        """Log-probabilities with a share of uniform choice mixed in."""
+        share = epsilon if isinstance(epsilon, Tensor) else self.log_p.new_full((), epsilon)
+        share = share.clamp(min=torch.finfo(share.dtype).tiny)  # ln 0 would have no gradient
+        uniform = share.log() - self.choices().to(share.dtype).log()
+        kept = self.log_p + torch.log1p(-share).unsqueeze(-1)
+        mixed = torch.logaddexp(kept, uniform.unsqueeze(-1))
+        return mixed.masked_fill(~self._legal, -math.inf)
 
     def sample(self, draw: Draw) -> Int64[Tensor, "*batch"]:
         """The maximum of log-probabilities plus Gumbel noise: an illegal -inf can never win."""

@@ -1,7 +1,8 @@
 """What every learner with policies and a central critic shares: packs, acting, valuing, saving."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from types import MethodType
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.core.actions import Observation, write
+from lockstep.core.company import ALONE, Company
 from lockstep.core.distributions import Exploration, Joint
 from lockstep.core.learner import Decision
 from lockstep.core.programs import compiled
@@ -37,13 +39,21 @@ class ActorCritic:
         spec: WorldSpec,
         *,
         seeds: Sequence[int],
+        vary: Mapping[str, Sequence[float]] | None = None,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         compile: bool = False,
+        company: Company = ALONE,
     ) -> None:
         self.config, self.spec, self.seeds = config, spec, tuple(seeds)
         self.members = len(seeds)
+        self.company, self.lanes = company, config.lanes // company.size  # of a member, in here
         self.device, self.dtype = torch.device(device), dtype
+        self.vary = {name: tuple(values) for name, values in (vary or {}).items()}
+        self._varied = {
+            name: torch.tensor(values, dtype=dtype, device=device)  # [P]
+            for name, values in self.vary.items()
+        }
         self.parts = 1  # of all lanes, one after the other through a network where memory is short
         self.version = torch.zeros((), dtype=torch.int64, device=device)
         self.streams = Streams(lane_keys(seeds, lanes=1, device=device))  # for minibatches
@@ -54,7 +64,7 @@ class ActorCritic:
         self.critic = self._pack(CRITIC, self._build_critic)
         self.packs = {**self.policies, CRITIC: self.critic}
         self.optimizers = {
-            name: Adam(pack.weights, lr=self._per_member(self._rate(name)))
+            name: Adam(pack.weights, lr=self._per_member(_rate(name)))
             for name, pack in self.packs.items()
         }
         if compile:
@@ -87,11 +97,31 @@ class ActorCritic:
         fused = self.members == 1  # the fused primitive does not map over members
         return AttentionCritic(self.spec, hidden=config.hidden, heads=config.heads, fused=fused)
 
-    def _rate(self, name: str) -> float:
-        return self.config.lr_critic if name == CRITIC else self.config.lr_actor
+    def _per_member(self, setting: str) -> Tensor:
+        """A setting's numbers `[P]`."""
+        if setting in self._varied:
+            return self._varied[setting].clone()
+        return self._full(float(getattr(self.config, setting)))
 
-    def _per_member(self, value: float) -> Tensor:
+    def _full(self, value: float) -> Tensor:
         return torch.full((self.members,), value, dtype=self.dtype, device=self.device)
+
+    def _by_row(self, setting: str) -> Any:
+        """A setting as the config has it, or where members differ `[P, 1, 1, 1]`."""
+        varied = self._varied.get(setting)
+        return getattr(self.config, setting) if varied is None else varied.view(-1, 1, 1, 1)
+
+    def _by_lane(self, setting: str, lanes: int) -> Any:
+        """A setting as the config has it, or where members differ `[L, 1]`."""
+        varied = self._varied.get(setting)
+        if varied is None:
+            return getattr(self.config, setting)
+        return varied.repeat_interleave(lanes // self.members).unsqueeze(-1)
+
+    def _alone(self, index: int) -> PPOConfig:
+        """The settings of one member."""
+        own: dict[str, Any] = {name: x[index] for name, x in self.vary.items()}
+        return replace(self.config, **own)
 
     def _precision(self) -> AbstractContextManager[Any]:
         half = self.config.precision == "bf16"
@@ -103,7 +133,7 @@ class ActorCritic:
         return allocate(
             self.spec,
             steps=self.config.steps,
-            lanes=self.members * self.config.lanes,
+            lanes=self.members * self.lanes,
             device=self.device,
             critic=critic.inputs,
             memory={name: self.memory(name).shape[-1] for name in self.policies},
@@ -113,7 +143,7 @@ class ActorCritic:
     def memory(self, role: str) -> Tensor:
         """Zeros `[L, A, Z]`."""
         policy: Policy = self.policies[role].module  # type: ignore[assignment]
-        lanes, agents = self.members * self.config.lanes, self.spec.role(role).agents
+        lanes, agents = self.members * self.lanes, self.spec.role(role).agents
         return torch.zeros(lanes, agents, policy.memory_size, dtype=self.dtype, device=self.device)
 
     @torch.no_grad()
@@ -182,9 +212,13 @@ class ActorCritic:
 
     def _joint(self, role: str, params: Parameters, obs: Observation) -> Joint:
         """The second half of `policy`; apart only for the probe, which keeps what is between."""
-        config = self.config
-        explore = Exploration(temperature=config.temperature, epsilon=config.epsilon)
-        return joint(self.spec.role(role), params, obs, config.unit_head, explore)
+        lanes = obs.acts.shape[0] if obs.acts.ndim == 2 else 0  # [L, A], or rows [P, T, N, A]
+        temperature, epsilon = (
+            self._by_lane(name, lanes) if lanes else self._by_row(name)
+            for name in ("temperature", "epsilon")
+        )
+        explore = Exploration(temperature=temperature, epsilon=epsilon)
+        return joint(self.spec.role(role), params, obs, self.config.unit_head, explore)
 
     def _blank(self, most: int) -> dict[str, Observation]:
         """For each role observations `[P, 1, n, 1, ...]` of nothing, `most` or a rollout's rows."""
@@ -255,6 +289,11 @@ class ActorCritic:
             self.optimizers[name].load_state_dict(state["optimizers"][name])
         self.streams.load_state_dict(state["streams"])
         self.version.copy_(state["version"])
+
+
+def _rate(network: str) -> str:
+    """The setting that is the step size of a network."""
+    return "lr_critic" if network == CRITIC else "lr_actor"
 
 
 def sliced(state: Any, member: int) -> Any:

@@ -1,12 +1,13 @@
 """A rollout as a learner reads it: members first, advantages and targets beside the rows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from lockstep.core.actions import Action, Observation
+from lockstep.core.company import ALONE, Company
 from lockstep.core.returns import Estimates, judged
 from lockstep.core.rollout import Rollout
 from lockstep.core.trees import mapped
@@ -55,6 +56,20 @@ class RoleBatch:
             n_judged=_count(judged),
         )
 
+    def only(self, mine: Tensor) -> "RoleBatch":
+        """The same rows, of which those of the lanes that are not `mine [P, N]` count nothing."""
+        here = mine[:, None, :, None].to(self.decided.dtype)
+        decided = self.decided * here
+        judged = decided if self.judged is self.decided else self.judged * here
+        return replace(
+            self,
+            advantage=self.advantage * here,
+            decided=decided,
+            judged=judged,
+            n_decided=_count(decided),
+            n_judged=_count(judged),
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
@@ -75,10 +90,10 @@ class Batch:
             starts=rows(self.starts),
         )
 
-    def standardised(self) -> "Batch":
-        """The same rows with each role's advantages standardised."""
+    def standardised(self, company: Company = ALONE) -> "Batch":
+        """The same rows with each role's advantages standardised over those of all processes."""
         roles = {
-            name: replace(role, advantage=standardise(role.advantage, role.decided))
+            name: replace(role, advantage=standardise(role.advantage, role.decided, company))
             for name, role in self.roles.items()
         }
         return replace(self, roles=roles)
@@ -96,12 +111,33 @@ class Batch:
             lambda x: x[member, index],
         )
 
+    def share(self, index: Tensor, company: Company) -> "Batch":
+        """This process's rows of lanes `index [P, n]`, which number the lanes of all processes.
+
+        How many of them lie here is chance and differs between members, so there is room for as
+        many as there can be, and what is left over repeats some lane and counts nothing.
+        """
+        if company.size == 1:
+            return self.lanes(index)
+        lanes = self.starts.shape[2]
+        own = index - company.index * lanes
+        here = (own >= 0) & (own < lanes)  # [P, n]
+        room = min(lanes, index.shape[1])
+        first = (~here).to(torch.uint8).argsort(dim=1, stable=True)[:, :room]  # those here first
+        found = self.lanes(own.gather(1, first).clamp(0, lanes - 1))
+        mine = here.gather(1, first)
+        return replace(found, roles={name: role.only(mine) for name, role in found.roles.items()})
+
     def parts(self, n: int) -> list["Batch"]:
-        """The lanes in `n` equal parts, as views; means over one count by the rows of all."""
+        """The lanes in up to `n` parts, as views; means over one count by the rows of all.
+
+        They are equal where `n` divides the lanes; otherwise the last is smaller.
+        """
         if n == 1:
             return [self]
-        size = self.starts.shape[2] // n
-        return [self._lanes_from(k * size, size) for k in range(n)]
+        lanes = self.starts.shape[2]
+        size = -(-lanes // n)
+        return [self._lanes_from(k, min(size, lanes - k)) for k in range(0, lanes, size)]
 
     def _lanes_from(self, start: int, size: int) -> "Batch":
         part = self.map(lambda x: x.narrow(2, start, size), lambda x: x.narrow(1, start, size))
@@ -112,6 +148,25 @@ class Batch:
             for name, role in part.roles.items()
         }
         return replace(part, roles=roles)
+
+
+def counted(batches: Sequence[Batch], company: Company) -> list[Batch]:
+    """The same batches, their rows counted over all processes."""
+    if company.size == 1:
+        return list(batches)
+    roles = [role for batch in batches for role in batch.roles.values()]
+    own = torch.stack([x for role in roles for x in (role.n_decided, role.n_judged)])
+    counts = iter(company.sum(own))
+    return [
+        replace(
+            batch,
+            roles={
+                name: replace(role, n_decided=next(counts), n_judged=next(counts))
+                for name, role in batch.roles.items()
+            },
+        )
+        for batch in batches
+    ]
 
 
 def _count(weight: Tensor) -> Tensor:
@@ -173,10 +228,18 @@ def weighted_mean(x: Tensor, weight: Tensor, count: Tensor | None = None) -> Ten
     return counted.flatten(1).sum(dim=1) / count.clamp(min=1.0)  # [P]
 
 
-def standardise(advantage: Tensor, counts: Tensor) -> Tensor:
-    """Zero mean and unit deviation over time, lanes and agents of each member by itself."""
+def standardise(advantage: Tensor, counts: Tensor, company: Company = ALONE) -> Tensor:
+    """Zero mean and unit deviation over time, lanes and agents of each member by itself.
+
+    Lanes are those of all processes.
+    """
     weight = counts.to(advantage.dtype)
+    count = company.sum(_count(weight))
     lead = (-1,) + (1,) * (advantage.ndim - 1)
-    centred = advantage - weighted_mean(advantage, weight).view(lead)
-    deviation = weighted_mean(centred**2, weight).sqrt().view(lead)
+
+    def mean(x: Tensor) -> Tensor:
+        return company.sum(weighted_mean(x, weight, count)).view(lead)
+
+    centred = advantage - mean(advantage)
+    deviation = mean(centred**2).sqrt()
     return centred / (deviation + 1e-8) * weight

@@ -9,6 +9,12 @@ class PPOConfig:
     """Proximal policy optimisation; with several roles and a central critic it is MAPPO."""
 
     kind: ClassVar[str] = "ppo"
+    variable: ClassVar[tuple[str, ...]] = (
+        *("lr_actor", "lr_critic", "discount", "gae_lambda", "clip_ratio", "entropy_weight"),
+        *("temperature", "epsilon", "max_grad_norm", "value_clip"),
+        *("kl_stop_minibatch", "kl_stop_update"),
+    )
+    """Numbers that may differ from member to member of a pack."""
 
     unit_head: Literal["beta", "gaussian_clip", "gaussian_sigmoid"] = "beta"
     """Distribution of numbers in [0, 1]: Beta, or a Gaussian clipped by the world or squashed."""
@@ -40,6 +46,8 @@ class PPOConfig:
     """Adam step size of the policies."""
     lr_critic: float = 3e-4
     """Adam step size of the critic."""
+    discount: float | None = None
+    """Discount of every role; by default each role's own, which the world names."""
     gae_lambda: float | dict[str, float] = 0.95
     """Trace decay of the advantage estimate; one number, or one for each role."""
     clip_ratio: float = 0.2
@@ -85,6 +93,8 @@ class PPOConfig:
         for name in ("lr_actor", "lr_critic", "clip_ratio", "max_grad_norm", "temperature"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        if self.discount is not None and not 0 <= self.discount <= 1:
+            raise ValueError(f"discount must lie in 0..1, got {self.discount}")
         if not 0 <= self.epsilon < 1:
             raise ValueError(f"epsilon must be at least 0 and below 1, got {self.epsilon}")
         if self.actor == "mlp" and (self.candidate_head, self.set_context) != ("scorer", "none"):
@@ -99,10 +109,105 @@ class PPOConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MADDPGConfig:
+    """Deterministic policies and one central Q, learned from a replay (Lowe et al. 2017)."""
+
+    kind: ClassVar[str] = "maddpg"
+    variable: ClassVar[tuple[str, ...]] = (
+        *("lr_actor", "lr_critic", "discount", "tau", "max_grad_norm"),
+        *("sigma", "sigma_decay", "sigma_floor"),
+    )
+
+    actor: Literal["scorer", "mlp"] = "scorer"
+    """Score entity rows with shared weights where the world offers them, or a plain MLP."""
+    hidden: int = 128
+    """Width of the policies' hidden layers."""
+    hidden_critic: int = 256
+    """Width of the two hidden layers of Q."""
+
+    lanes: int = 5
+    """Lanes of a member (N)."""
+    steps: int = 60
+    """Steps of a rollout (T); policies act unchanged for lanes * steps environment steps."""
+    updates_per_step: float = 1.0
+    """Gradient steps for each environment step, made when the rollout is over."""
+    replay: int = 20_000
+    """Transitions of a member that are kept, rounded down to whole rows of its lanes."""
+    warm_up: int = 2_000
+    """Transitions that must be there before the first gradient step."""
+    batch: int = 256
+    """Transitions that a gradient step learns from."""
+
+    lr_actor: float = 3e-4
+    """Adam step size of the policies."""
+    lr_critic: float = 3e-4
+    """Adam step size of Q."""
+    discount: float = 0.95
+    """Discount of the team's reward; the roles' own are not used."""
+    tau: float = 0.005
+    """Share of the weights that the target networks take over after each gradient step."""
+    max_grad_norm: float = 10.0
+    """Gradient norm limit of each network, for each member by itself."""
+    sigma: float = 0.5
+    """First deviation of the noise on numbers; on probabilities it is a quarter of that."""
+    sigma_decay: float = 0.99995
+    """Factor on the deviation for each environment step, applied when a rollout is over."""
+    sigma_floor: float = 0.05
+    """Least deviation of the noise."""
+
+    audit: bool = True
+    """Rebuild every action before it enters the replay and stop the run if one differs."""
+    precision: Literal["fp32", "tf32"] = "fp32"
+    """Arithmetic of matrix products; everything else stays in fp32."""
+
+    def __post_init__(self) -> None:
+        for name in ("hidden", "hidden_critic", "lanes", "steps", "warm_up", "batch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("lr_actor", "lr_critic", "max_grad_norm"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        for name in ("discount", "tau", "sigma_decay"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must lie in 0..1, got {getattr(self, name)}")
+        if not 0 <= self.sigma_floor <= self.sigma:
+            raise ValueError(
+                f"sigma_floor ({self.sigma_floor}) must lie in 0..sigma ({self.sigma}), "
+                "since the noise only shrinks"
+            )
+        self._check_counts()
+
+    def _check_counts(self) -> None:
+        collected = self.lanes * self.steps
+        if self.replay < max(collected, self.warm_up):
+            raise ValueError(
+                f"replay ({self.replay}) must hold a rollout of lanes * steps ({collected}) and "
+                f"warm_up ({self.warm_up}) transitions; try {max(collected, self.warm_up)}"
+            )
+        if self.gradient_steps < 1 or abs(self.updates_per_step * collected % 1 - 0.5) < 0.5 - 1e-6:
+            nearest = max(1, self.gradient_steps) / collected
+            raise ValueError(
+                f"updates_per_step ({self.updates_per_step}) must make a whole number of gradient "
+                f"steps out of lanes * steps ({collected}), at least 1; try {nearest:.6g}"
+            )
+
+    @property
+    def gradient_steps(self) -> int:
+        """Gradient steps of one update."""
+        return round(self.updates_per_step * self.lanes * self.steps)
+
+    @property
+    def rows(self) -> int:
+        """Rows of all lanes that the replay can draw from."""
+        return self.replay // self.lanes
+
+
+@dataclass(frozen=True, kw_only=True)
 class RandomizedConfig:
     """Uniformly random decisions; it learns nothing and is the floor to beat."""
 
     kind: ClassVar[str] = "randomized"
+    variable: ClassVar[tuple[str, ...]] = ()
 
     lanes: int = 5
     """Lanes of a member (N)."""
@@ -110,7 +215,7 @@ class RandomizedConfig:
     """Steps of a rollout (T)."""
 
 
-LearnerConfig = PPOConfig | RandomizedConfig
+LearnerConfig = PPOConfig | MADDPGConfig | RandomizedConfig
 
 LEARNERS: dict[str, LearnerConfig] = {
     "ab-mappo": PPOConfig(),
@@ -118,6 +223,7 @@ LEARNERS: dict[str, LearnerConfig] = {
     "b-mappo": PPOConfig(critic="state"),
     "ag-mappo": PPOConfig(unit_head="gaussian_clip"),
     "g-mappo": PPOConfig(unit_head="gaussian_clip", critic="state"),
+    "maddpg": MADDPGConfig(),
     "randomized": RandomizedConfig(),
 }
 """Names of the paper are configurations: Beta or Gaussian heads, attention or state critic.

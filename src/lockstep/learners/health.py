@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from lockstep.core.company import ALONE, Company
 from lockstep.core.distributions import (
     Beta,
     ClippedGaussian,
@@ -25,19 +26,23 @@ _ONE, _LOG_RATIO, _RATIO, _ADVANTAGE = range(4)  # rows of a gram
 _FLAT = 1e-12  # a variance below this is none, or rounding
 
 
-def of_rollout(name: str, role: RoleBatch, reward: Tensor) -> Stats:
-    """Moments of what was collected, before rewards and advantages are normalised.
+def of_rollout(name: str, role: RoleBatch, reward: Tensor, company: Company = ALONE) -> Stats:
+    """Moments of what was collected in all processes, before anything is normalised.
 
     `reward [T, L, A]` counts at every step, values and returns where the critic learns from them,
     advantages where an agent decided.
     """
     steps = split_lanes(reward, len(role.value), dim=1).movedim(1, 0).flatten(1)  # [P, T * N * A]
-    value, target = (_mean_and_deviation(x, role.judged) for x in (role.value, role.target))
-    _, advantage_std = _mean_and_deviation(role.advantage, role.decided)
+    rewards = company.pooled(steps.mean(dim=1), steps.std(dim=1, correction=0))
+    value, target = (
+        _mean_and_deviation(x, role.judged, role.n_judged, company)
+        for x in (role.value, role.target)
+    )
+    _, advantage_std = _mean_and_deviation(role.advantage, role.decided, role.n_decided, company)
     found = {
-        "explained_variance": explained_variance(role),
-        "reward_mean": steps.mean(dim=1),
-        "reward_std": steps.std(dim=1, correction=0),
+        "explained_variance": explained_variance(role, company),
+        "reward_mean": rewards[0],
+        "reward_std": rewards[1],
         "value_mean": value[0],
         "value_std": value[1],
         "return_mean": target[0],
@@ -47,23 +52,27 @@ def of_rollout(name: str, role: RoleBatch, reward: Tensor) -> Stats:
     return {f"train/{name}/{what}": x for what, x in found.items()}
 
 
-def explained_variance(role: RoleBatch) -> Tensor:
+def explained_variance(role: RoleBatch, company: Company = ALONE) -> Tensor:
     """Share of the targets' variance that the collected values explain, by member `[P]`.
 
     Only rows count from which the critic learns; it is 0 where the targets do not vary.
     """
-    spread = _variance(role.target, role.judged)
-    share = 1 - _variance(role.target - role.value, role.judged) / spread.clamp(min=_FLAT)
+    where, miss = (role.judged, role.n_judged, company), role.target - role.value
+    spread = _variance(role.target, *where)
+    share = 1 - _variance(miss, *where) / spread.clamp(min=_FLAT)
     return torch.where(spread > _FLAT, share, 0.0)
 
 
-def _mean_and_deviation(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    return weighted_mean(x, weight), _variance(x, weight).sqrt()
+def _mean_and_deviation(
+    x: Tensor, weight: Tensor, count: Tensor, company: Company
+) -> tuple[Tensor, Tensor]:
+    mean = company.sum(weighted_mean(x, weight, count))
+    return mean, _variance(x, weight, count, company).sqrt()
 
 
-def _variance(x: Tensor, weight: Tensor) -> Tensor:
-    centre = weighted_mean(x, weight).view(-1, *(1 for _ in x.shape[1:]))
-    return weighted_mean((x - centre) ** 2, weight)
+def _variance(x: Tensor, weight: Tensor, count: Tensor, company: Company) -> Tensor:
+    centre = company.sum(weighted_mean(x, weight, count)).view(-1, *(1 for _ in x.shape[1:]))
+    return company.sum(weighted_mean((x - centre) ** 2, weight, count))
 
 
 @dataclass(kw_only=True)
@@ -106,6 +115,18 @@ class Seen:
             grams=_sum(self.grams, other.grams),
             sums=_sum(self.sums, other.sums),
             peaks=_max(self.peaks, other.peaks),
+        )
+
+    def over(self, company: Company) -> "Seen":
+        """What all processes saw, each of which has a part of the minibatch."""
+        if company.size == 1:
+            return self
+        added = (self.means, self.grams, self.sums)
+        total = iter(company.sums([x for stats in added for x in stats.values()]))
+        means, grams, sums = ({name: next(total) for name in stats} for stats in added)
+        peaks = company.max(torch.stack(list(self.peaks.values())))
+        return Seen(
+            means=means, grams=grams, sums=sums, peaks=dict(zip(self.peaks, peaks, strict=True))
         )
 
 

@@ -13,14 +13,17 @@ from lockstep.learners.health import Seen
 
 
 def policy_loss(
-    name: str, role: RoleBatch, log_prob: Tensor, *, clip_ratio: float, seen: Seen
+    name: str, role: RoleBatch, log_prob: Tensor, *, clip_ratio: float | Tensor, seen: Seen
 ) -> Tensor:
-    """The clipped surrogate (Schulman et al. 2017, eq. 7) of one role, `[P]`."""
+    """The clipped surrogate (Schulman et al. 2017, eq. 7) of one role, `[P]`.
+
+    `clip_ratio` is one for all members, or broadcasts to `[P, T, N, A]`.
+    """
     # A wrong shape here would broadcast every row against every advantage and learn nothing.
     assert log_prob.shape == role.log_prob.shape == role.advantage.shape
     log_ratio = torch.where(role.decided > 0, log_prob - role.log_prob, 0.0)
     ratio = log_ratio.exp()
-    clipped = ratio.clamp(1 - clip_ratio, 1 + clip_ratio)
+    clipped = _clamp(ratio, 1 - clip_ratio, 1 + clip_ratio)
     surrogate = torch.minimum(ratio * role.advantage, clipped * role.advantage)
     loss = -role.mean(surrogate)
     with torch.no_grad():
@@ -63,7 +66,7 @@ def critic_loss(
     roles: Mapping[str, RoleBatch],
     values: Mapping[str, Tensor],
     *,
-    value_clip: float | None,
+    value_clip: float | Tensor | None,
     seen: Seen,
 ) -> Tensor:
     """Half the mean squared error over the judged rows of all roles, `[P]`."""
@@ -72,10 +75,15 @@ def critic_loss(
         role = roles[name]
         miss = (value - role.target) ** 2
         if value_clip is not None:
-            near = role.value + (value - role.value).clamp(-value_clip, value_clip)
+            near = role.value + _clamp(value - role.value, -value_clip, value_clip)
             miss = torch.maximum(miss, (near - role.target) ** 2)
         errors.append((miss * role.judged).flatten(1).sum(dim=1))
         counts.append(role.n_judged)
     loss = 0.5 * torch.stack(errors).sum(dim=0) / torch.stack(counts).sum(dim=0).clamp(min=1.0)
     seen.means["train/value_loss"] = loss.detach()
     return loss
+
+
+def _clamp(x: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor:
+    """`x` between bounds that are the same for all members or each member's own."""
+    return x.clamp(low, high)  # type: ignore[arg-type]  # the stubs know only two of a kind

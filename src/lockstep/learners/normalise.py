@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from lockstep.core.actions import write
+from lockstep.core.company import ALONE, Company
 
 _FIRST_COUNT = 1e-4
 
@@ -34,19 +35,21 @@ class RunningReward:
         self.moments = Moments(mean, torch.ones_like(mean), torch.full_like(mean, _FIRST_COUNT))
         self._centre = centre
 
-    def normalise(self, reward: Tensor) -> tuple[Tensor, Moments]:
+    def normalise(self, reward: Tensor, company: Company = ALONE) -> tuple[Tensor, Moments]:
         """Rewards `[T, L, A]` by the statistics up to and including their own step.
 
-        The statistics after the last step come beside them; nothing changes here until `take`.
+        They are of the lanes of all processes. The statistics after the last step come beside them;
+        nothing changes here until `take`.
         """
         T, L, _ = reward.shape
         before = self.moments
         sample = reward.double().mean(dim=-1).view(T, len(before.mean), -1)  # [T, P, N]
         steps = torch.arange(1, T + 1, device=reward.device).unsqueeze(-1)  # [T, 1]
-        count = before.count + steps * sample.shape[-1]  # [T, P]
-        mean = (before.count * before.mean + sample.sum(dim=-1).cumsum(dim=0)) / count
+        total, squares = company.sums([sample.sum(dim=-1), (sample**2).sum(dim=-1)])  # [T, P]
+        count = before.count + steps * (sample.shape[-1] * company.size)  # [T, P]
+        mean = (before.count * before.mean + total.cumsum(dim=0)) / count
         square = before.count * (before.var + before.mean**2)
-        square = square + (sample**2).sum(dim=-1).cumsum(dim=0)
+        square = square + squares.cumsum(dim=0)
         var = (square / count - mean**2).clamp(min=0.0)  # [T, P]
 
         def of_lanes(x: Tensor) -> Tensor:

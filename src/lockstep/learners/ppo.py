@@ -1,22 +1,24 @@
 """Proximal policy optimisation for a pack of members; with several roles it is MAPPO."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from lockstep.core.actions import Observation
+from lockstep.core.company import ALONE, Company
 from lockstep.core.distributions import Joint
 from lockstep.core.learner import UpdateStats
 from lockstep.core.programs import Captured
 from lockstep.core.returns import gae
 from lockstep.core.rollout import Rollout
-from lockstep.core.world import WorldSpec
+from lockstep.core.world import RoleSpec, WorldSpec
 from lockstep.learners import health
 from lockstep.learners.actor_critic import CRITIC, ActorCritic, sliced
 from lockstep.learners.audit import Replayed, audit, fetch
-from lockstep.learners.batch import Batch, RoleBatch, make_batch, members_first
+from lockstep.learners.batch import Batch, RoleBatch, counted, make_batch, members_first
 from lockstep.learners.config import PPOConfig
 from lockstep.learners.health import Seen, Stats, Tally
 from lockstep.learners.loss import critic_loss, entropy_bonus, policy_loss
@@ -38,7 +40,9 @@ class PPO(ActorCritic):
     """P members, each with its own weights, optimizer state and statistics.
 
     A minibatch is learned from in `accumulate` parts of its lanes, whose gradients are summed: the
-    step is the same but for rounding, and takes less memory.
+    step is the same but for rounding, and takes less memory. So it is with several processes, each
+    of which learns from its own lanes of a minibatch: gradients are summed over them, and whatever
+    is decided by a statistic is decided by that of all lanes.
     """
 
     def __init__(
@@ -47,14 +51,17 @@ class PPO(ActorCritic):
         spec: WorldSpec,
         *,
         seeds: Sequence[int],
+        vary: Mapping[str, Sequence[float]] | None = None,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         compile: bool = False,
         graphs: bool = False,
         accumulate: int = 1,
+        company: Company = ALONE,
     ) -> None:
         _check_parts(config, accumulate)
-        super().__init__(config, spec, seeds=seeds, device=device, dtype=dtype, compile=compile)
+        pack: dict[str, Any] = {"seeds": seeds, "vary": vary, "company": company}
+        super().__init__(config, spec, **pack, device=device, dtype=dtype, compile=compile)
         self.accumulate = accumulate
         if accumulate > 1:  # no more rows at once than a step learns from
             self.parts = accumulate * config.minibatches
@@ -93,14 +100,24 @@ class PPO(ActorCritic):
                 replayed, batch = self._replay(batch)
             precision = self.config.precision
             worst = audit(self.spec, rollout, replayed, self.version, precision=precision)
-            stats |= {name: gap.expand(self.members) for name, gap in worst.items()}
+            gaps = self.company.max(torch.stack(list(worst.values())))
+            stats |= {name: gap.expand(self.members) for name, gap in zip(worst, gaps, strict=True)}
         for name, moments in batch.rewards.items():
             self.rewards[name].take(moments)  # a refused rollout leaves no trace
         stats |= self._learn(batch) if first is None else self._learn(batch, first)
-        stats |= self.probe.look(self._updates, {n: role.obs for n, role in batch.roles.items()})
+        stats |= self.probe.look(self._updates, self._seen(batch))
         self.version += 1
         self._updates += 1
         return UpdateStats(scalars=fetch(stats))
+
+    def _seen(self, batch: Batch) -> dict[str, Observation]:
+        """Each role's observations, in the first update those of all lanes: it keeps some."""
+        obs = {name: role.obs for name, role in batch.roles.items()}
+        if self._updates:
+            return obs
+        return {
+            name: seen.map(lambda x: self.company.joined(x, dim=2)) for name, seen in obs.items()
+        }
 
     def _batch(self, rollout: Rollout) -> Batch:
         """Members first, with advantages of normalised rewards."""
@@ -110,7 +127,8 @@ class PPO(ActorCritic):
             rows = rollout.roles[role.name]
             reward = rows.reward
             if self.config.reward_norm != "none":
-                reward, rewards[role.name] = self.rewards[role.name].normalise(reward)
+                running = self.rewards[role.name]
+                reward, rewards[role.name] = running.normalise(reward, self.company)
 
             def of_agents(x: Tensor, like: Tensor = reward) -> Tensor:
                 return x.unsqueeze(-1).expand_as(like)  # [T, L, A]
@@ -121,16 +139,28 @@ class PPO(ActorCritic):
                 rows.next_value,
                 of_agents(rollout.terminated),
                 of_agents(rollout.truncated),
-                gamma=role.discount,
-                lam=self.config.decay(role.name),
+                gamma=self._discount(role, reward.shape[1]),
+                lam=self._decay(role, reward.shape[1]),
                 elapsed=None if every_step else of_agents(rollout.elapsed),
                 acts=None if every_step else rows.obs.acts,
             )
         batch = make_batch(rollout, self.members, estimates, every_step=every_step)
+        (batch,) = counted([batch], self.company)
         stats: Stats = {}
         for name, mine in batch.roles.items():
-            stats |= health.of_rollout(name, mine, rollout.roles[name].reward)
-        return replace(batch.standardised(), stats=stats, rewards=rewards)
+            stats |= health.of_rollout(name, mine, rollout.roles[name].reward, self.company)
+        return replace(batch.standardised(self.company), stats=stats, rewards=rewards)
+
+    def _discount(self, role: RoleSpec, lanes: int) -> Any:
+        """One number, or `[L, 1]` where members differ."""
+        own = self._by_lane("discount", lanes)
+        return role.discount if own is None else own
+
+    def _decay(self, role: RoleSpec, lanes: int) -> Any:
+        """One number, or `[L, 1]` where members differ."""
+        if "gae_lambda" in self._varied:
+            return self._by_lane("gae_lambda", lanes)
+        return self.config.decay(role.name)
 
     @torch.no_grad()
     def _replay(self, batch: Batch) -> tuple[Replayed, Batch]:
@@ -159,10 +189,10 @@ class PPO(ActorCritic):
     def _learn(self, batch: Batch, forward: Forward | None = None) -> Stats:
         """Epochs of minibatches; `forward` is the first minibatch's pass if it was made already."""
         config = self.config
-        tally, stopped = Tally(), self._per_member(0.0)
+        tally, stopped = Tally(), self._full(0.0)
         learning = torch.ones(self.members, dtype=torch.bool, device=self.device)
         for epoch in range(config.epochs):
-            in_epoch, epoch_kl, epoch_taken = learning, self._per_member(0.0), self._per_member(0.0)
+            in_epoch, epoch_kl, epoch_taken = learning, self._full(0.0), self._full(0.0)
             for minibatch in self._minibatches(batch):
                 gradients, seen = self._gradients(minibatch, forward, count=epoch == 0)
                 forward = None
@@ -170,14 +200,15 @@ class PPO(ActorCritic):
                 kl = torch.stack([seen.means[f"train/{name}/approx_kl"] for name in roles]).amax(0)
                 seen.peaks["train/max_kl"] = kl
                 if config.kl_stop_minibatch is not None:
-                    in_epoch = in_epoch & (kl <= config.kl_stop_minibatch)
+                    in_epoch = in_epoch & (kl <= self._per_member("kl_stop_minibatch"))
                 seen.means |= self._step(gradients, in_epoch)
                 tally.add(seen, in_epoch)
                 epoch_kl += torch.where(in_epoch, kl, 0.0)
                 epoch_taken += in_epoch
             stopped += epoch_taken < config.minibatches
             if config.kl_stop_update is not None:
-                learning = learning & (epoch_kl <= config.kl_stop_update * epoch_taken.clamp(min=1))
+                limit = self._per_member("kl_stop_update")
+                learning = learning & (epoch_kl <= limit * epoch_taken.clamp(min=1))
         return {
             **tally.stats(),
             **_before_any_step(tally.first.means),
@@ -192,12 +223,16 @@ class PPO(ActorCritic):
             return [batch]
         order = self.streams.draw("minibatches").uniform(self.config.lanes).argsort(dim=-1)
         self.streams.tick()
-        return [batch.lanes(index) for index in order.chunk(n, dim=-1)]
+        parts = order.chunk(n, dim=-1)
+        return counted([batch.share(index, self.company) for index in parts], self.company)
 
     def _gradients(
         self, minibatch: Batch, forward: Forward | None, *, count: bool
     ) -> tuple[Sequence[Tensor], Seen]:
-        """Gradients of every network, summed over the minibatch's parts; `forward` as above."""
+        """Gradients of every network, summed over the minibatch's parts and over processes.
+
+        `forward` as above.
+        """
         weights = [pack.weights for pack in self.packs.values()]
         total: Sequence[Tensor] = ()
         seen = Seen()
@@ -207,7 +242,7 @@ class PPO(ActorCritic):
             if total:
                 gradients = tuple(a + b for a, b in zip(total, gradients, strict=True))
             total, seen, forward = gradients, seen + forward.seen, None
-        return total, seen
+        return self.company.sums(total), seen.over(self.company)
 
     def _loss(self, batch: Batch, *, count: bool) -> Forward:
         """One forward pass over all networks; members' gradients do not meet in the sum.
@@ -216,22 +251,23 @@ class PPO(ActorCritic):
         """
         config, seen = self.config, Seen()
         value = self._values(batch.state)
-        loss = critic_loss(batch.roles, value, value_clip=config.value_clip, seen=seen)
+        loss = critic_loss(batch.roles, value, value_clip=self._by_row("value_clip"), seen=seen)
         both = {}
         for name, role in batch.roles.items():
             law = self._law(name, role, batch)
             both[name] = log_prob, entropy = law.log_prob_and_entropy(role.action)
-            loss = loss + policy_loss(name, role, log_prob, clip_ratio=config.clip_ratio, seen=seen)
+            clip_ratio = self._by_row("clip_ratio")
+            loss = loss + policy_loss(name, role, log_prob, clip_ratio=clip_ratio, seen=seen)
             parts, per = self.spec.role(name).action, config.entropy_per
             bonus = entropy_bonus(name, role, law, entropy, parts=parts, per=per, seen=seen)
-            loss = loss - config.entropy_weight * bonus
+            loss = loss - self._per_member("entropy_weight") * bonus
             if count:
                 seen.count(name, law, role)
         return Forward(loss=loss.sum(), seen=seen, rebuilt=_replayed(both, value))
 
     def _step(self, gradients: Sequence[Tensor], active: Tensor) -> Stats:
         """One clipped Adam step of every network for the members in `active`."""
-        limit = self._per_member(self.config.max_grad_norm)
+        limit = self._per_member("max_grad_norm")
         stats = {}
         for (name, optimizer), gradient in zip(self.optimizers.items(), gradients, strict=True):
             clipped, norm = clip_by_norm(gradient, limit)
@@ -242,7 +278,7 @@ class PPO(ActorCritic):
     def member(self, index: int) -> "PPO":
         """One member as a learner of its own, with copies of its weights and statistics."""
         seeds, device = [self.seeds[index]], self.device
-        one = PPO(self.config, self.spec, seeds=seeds, device=device, dtype=self.dtype)
+        one = PPO(self._alone(index), self.spec, seeds=seeds, device=device, dtype=self.dtype)
         one.load_state_dict(sliced(self.state_dict(), index))
         return one
 

@@ -1,7 +1,7 @@
 """What a notebook user calls: train, make, load, evaluate, by name and in one line each."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from lockstep.errors import BadCheckpoint, BadInput, known
 from lockstep.learners import registry as learners
 from lockstep.learners.config import LEARNERS, LearnerConfig
 from lockstep.run import checkpoint, loop
-from lockstep.run.config import TrainConfig, parse_seeds, preset
+from lockstep.run.config import TrainConfig, crossed, parse_seeds, preset
 from lockstep.run.evaluate import EVALUATION_SEED, Evaluation, evaluate as _evaluate
 from lockstep.run.fitting import fit
 from lockstep.run.manifest import config_hashes
@@ -36,11 +36,13 @@ def configure(
     learner: str | LearnerConfig | None = None,
     seeds: int | Sequence[int] = 1,
     seed: int = 0,
+    grid: Mapping[str, Sequence[float]] | None = None,
     **settings: Any,
 ) -> TrainConfig:
     """A run's configuration from names or configs; `settings` are fields of TrainConfig.
 
-    `seeds=5` means `seed` to `seed + 4`, a sequence means itself.
+    `seeds=5` means `seed` to `seed + 4`, a sequence means itself. `grid`, such as
+    `{"learner.lr_actor": [1e-4, 3e-4]}`, asks for a member of each combination and seed.
     """
     if isinstance(world, str):
         config = preset(
@@ -57,7 +59,8 @@ def configure(
     unknown = set(settings) - set(TrainConfig.__dataclass_fields__)
     if unknown:
         known("setting", min(unknown), TrainConfig.__dataclass_fields__)
-    return replace(config, seeds=chosen, **settings)
+    config = replace(config, seeds=chosen, **settings)
+    return crossed(config, grid) if grid else config
 
 
 def train(
@@ -80,8 +83,9 @@ def train(
 def trainer(world: str | WorldConfig, **options: Any) -> Trainer:
     """World, learner and rollout of a run, to be driven by hand: `trainer.update()`.
 
-    Options: `scenario`, `learner` (a name or a config), `seeds` (a count or a list), `seed`, and
-    the fields of TrainConfig such as `total_steps` and `device`.
+    Options: `scenario`, `learner` (a name or a config), `seeds` (a count or a list), `seed`,
+    `grid` (numbers in which members differ), and the fields of TrainConfig such as `total_steps`
+    and `device`.
     """
     return Trainer(configure(world, **options))
 
@@ -118,7 +122,8 @@ def load(
     if member is None:
         member = run.best_member()
         why = f", best of {run.config.members} by world/{run.objective}"
-    label = f"{run.config.algorithm} member {member} (seed {_seed(run, member)}{why})"
+    seed = run.config.member(member).seeds[0]
+    label = f"{run.config.algorithm} member {member} (seed {seed}{why})"
     log.info("loaded %s from %s", label, run.folder)
     learner = _restored(run, pointer=pointer, device=device)
     return LearnedPolicy(learner, member=member, label=label)
@@ -167,7 +172,9 @@ def _restored(run: Run, *, pointer: str, device: str) -> Learner:
         raise BadInput(f"{run.folder} has no checkpoint yet; let it train further")
     place, config = torch.device(device), run.config
     spec = worlds.build(config.world, lanes=1, device=place, compile=False).spec
-    learner = learners.build(config.learner, spec, seeds=config.seeds, device=place)
+    learner = learners.build(
+        config.learner, spec, seeds=config.seeds, vary=config.varied("learner"), device=place
+    )
     owners = config_hashes(run.manifest)
     _, state = checkpoint.load(run.dir.checkpoints, step, device=place, owner=owners)
     try:
@@ -177,9 +184,3 @@ def _restored(run: Run, *, pointer: str, device: str) -> Learner:
             run.dir.checkpoints / f"{step}.pt", f"does not fit the run's learner: {misfit}"
         ) from misfit
     return learner
-
-
-def _seed(run: Run, member: int) -> int:
-    if not 0 <= member < run.config.members:
-        raise BadInput(f"member must be between 0 and {run.config.members - 1}, got {member}")
-    return run.config.seeds[member]

@@ -67,7 +67,7 @@ class Board:
             return _Log(folder / name, self._events, step=step, text=text)
 
         each = members <= MOST_MEMBERS
-        self._members = [log(f"seed-{seed}") for seed in config.seeds] if each else []
+        self._members = [log(config.member_name(i)) for i in range(config.members)] if each else []
         self._mean = log("mean") if members > 1 else None
         clip = getattr(config.learner, "clip_ratio", None)
         self._constants: Scalars = [] if clip is None else [("train/clip_range", float(clip))]

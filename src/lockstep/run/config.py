@@ -1,8 +1,10 @@
 """What a run is asked to do: one frozen value that is written beside its results; no torch."""
 
 import hashlib
+import itertools
 import json
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -97,6 +99,9 @@ class TrainConfig(Execution):
     """Settings of the learner."""
     seeds: tuple[int, ...] = (0,)
     """One member for each seed."""
+    vary: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    """Settings in which members differ, as `world.<name>` or `learner.<name>`: a number for each
+    member."""
     total_steps: int = DEFAULT_TOTAL_STEPS
     """Environment steps of each member, over all its lanes."""
     scenario: str = ""
@@ -108,8 +113,7 @@ class TrainConfig(Execution):
         super().__post_init__()
         if not self.seeds:
             raise ValueError("seeds must name at least one seed")
-        if len(set(self.seeds)) != len(self.seeds):
-            raise ValueError(f"seeds must differ from each other, got {_listed(self.seeds)}")
+        self._check_members()
         if any(not 0 <= seed < 2**63 for seed in self.seeds):
             raise ValueError(f"seeds must be 0 or more and below 2^63, got {_listed(self.seeds)}")
         if self.total_steps < self.steps_per_update:
@@ -117,6 +121,25 @@ class TrainConfig(Execution):
                 f"total_steps ({self.total_steps}) must be at least one update of lanes * steps = "
                 f"{self.learner.lanes} * {self.learner.steps} = {self.steps_per_update}"
             )
+
+    def _check_members(self) -> None:
+        """Every number varied may be, there is one for each member, and no two members are one."""
+        for setting, values in self.vary.items():
+            known("setting in which members may differ", setting, variable(self))
+            if len(values) != self.members:
+                raise ValueError(
+                    f"vary must give {setting} one number for each of the {self.members} members, "
+                    f"got {len(values)}"
+                )
+        told_apart = list(zip(self.seeds, *self.vary.values(), strict=True))
+        if len(set(told_apart)) != len(told_apart):
+            beside = " unless members differ in what they vary" if self.vary else ""
+            raise ValueError(
+                f"seeds must differ from each other{beside}, got {_listed(self.seeds)}"
+            )
+        if self.vary:
+            for index in range(self.members):
+                self.member(index)  # its settings refuse what they would refuse alone
 
     @property
     def members(self) -> int:
@@ -136,11 +159,37 @@ class TrainConfig(Execution):
     @cached_property
     def hash(self) -> str:
         """Digest of what decides the results; where and how it runs is left out."""
-        return _digest(_decisive(self) | {"seeds": list(self.seeds)})
+        vary = {"vary": encode(self.vary)} if self.vary else {}
+        return _digest(_decisive(self) | {"seeds": list(self.seeds)} | vary)
 
-    def trial_hash(self, seed: int) -> str:
+    def member(self, index: int) -> "TrainConfig":
+        """One member as it would be asked for alone."""
+        if not 0 <= index < self.members:
+            raise BadInput(f"member must be between 0 and {self.members - 1}, got {index}")
+        return replace(
+            self,
+            world=replace(self.world, **self._own("world", index)),  # type: ignore[type-var]
+            learner=replace(self.learner, **self._own("learner", index)),
+            seeds=(self.seeds[index],),
+            vary={},
+        )
+
+    def _own(self, of: Literal["world", "learner"], index: int) -> dict[str, Any]:
+        return {name: values[index] for name, values in self.varied(of).items()}
+
+    def varied(self, of: Literal["world", "learner"]) -> dict[str, tuple[float, ...]]:
+        """The settings of world or learner in which members differ, by their own names."""
+        start = f"{of}."
+        return {k.removeprefix(start): v for k, v in self.vary.items() if k.startswith(start)}
+
+    def member_name(self, index: int) -> str:
+        """What tells a member apart: its seed, and the numbers that are its own."""
+        own = [f"{name.split('.')[1]}={x[index]:g}" for name, x in self.vary.items()]
+        return " ".join([f"seed-{self.seeds[index]}", *own])
+
+    def trial_hash(self, index: int) -> str:
         """Digest of one member as if it had been asked for alone: packing is not hashed."""
-        return _digest(_decisive(self) | {"seeds": [seed]})
+        return self.member(index).hash
 
     def to_json(self) -> Json:
         """The whole configuration; `from_json` gives back an equal one."""
@@ -174,9 +223,72 @@ class _Plain(Execution):
     """The settings of TrainConfig that need no tag to be read back."""
 
     seeds: tuple[int, ...]
+    vary: dict[str, tuple[float, ...]]
     total_steps: int
     scenario: str
     algorithm: str
+
+
+def variable(config: TrainConfig) -> list[str]:
+    """The settings in which members of a pack may differ, as `vary` names them."""
+    return [
+        *(f"world.{name}" for name in getattr(config.world, "settable", ())),
+        *(f"learner.{name}" for name in config.learner.variable),
+    ]
+
+
+def crossed(config: TrainConfig, grid: Mapping[str, Sequence[float]]) -> TrainConfig:
+    """A pack of every combination of the numbers in `grid`, each with every seed of `config`."""
+    names = [known("setting in which members may differ", n, variable(config)) for n in grid]
+    members = list(itertools.product(*grid.values(), config.seeds))
+    *columns, seeds = zip(*members, strict=True) if members else ((),) * (len(names) + 1)
+    vary = dict(zip(names, columns, strict=True))
+    return replace(config, seeds=tuple(map(int, seeds)), vary=vary)
+
+
+def pack(trials: Sequence[TrainConfig]) -> TrainConfig:
+    """One run of all these single members; BadInput names a setting in which they cannot differ.
+
+    Where and how it runs is taken from the first.
+    """
+    first = trials[0]
+    shared = _fixed(first)
+    for trial in trials:
+        if trial.members != 1:
+            raise BadInput(f"a pack is made of single members, got one of {trial.members}")
+        for place, value in _fixed(trial).items():
+            other = shared.get(place)
+            if value != other:
+                raise BadInput(f"{place} must be the same in a pack, got {other} and {value}")
+    vary = {
+        place: tuple(float(_get(trial, place)) for trial in trials)
+        for place in variable(first)
+        if len({_get(trial, place) for trial in trials}) > 1
+    }
+    return replace(first, seeds=tuple(trial.seeds[0] for trial in trials), vary=vary)
+
+
+def pack_key(trial: TrainConfig) -> str:
+    """Equal for single members that can be trained in one pack."""
+    return _digest(_fixed(trial))
+
+
+def _fixed(trial: TrainConfig) -> dict[str, Json]:
+    """Every setting that all members of a pack share, by its place."""
+    free = {place for place in variable(trial) if isinstance(_get(trial, place), int | float)}
+    settings = {
+        f"{of}.{name}": value
+        for of in ("world", "learner")
+        for name, value in encode(getattr(trial, of)).items()
+        if f"{of}.{name}" not in free
+    }
+    kinds = {"world": trial.world.name, "learner": trial.learner.kind}
+    return kinds | settings | {"total_steps": trial.total_steps}
+
+
+def _get(trial: TrainConfig, place: str) -> Any:
+    of, _, name = place.partition(".")
+    return getattr(getattr(trial, of), name)
 
 
 def preset(world: str, *, scenario: str | None = None, learner: str | None = None) -> TrainConfig:
@@ -223,6 +335,21 @@ def parse_seeds(text: str, *, first: int = 0) -> tuple[int, ...]:
     if count < 1:
         raise BadInput(f"seeds must be at least 1, got {count}")
     return tuple(range(first, first + count))
+
+
+def parse_grid(texts: Sequence[str]) -> dict[str, tuple[float, ...]]:
+    """`learner.lr_actor=1e-4,3e-4` to that setting's numbers; `-` in a name may stand for `_`."""
+    grid = {}
+    for text in texts:
+        name, _, values = text.partition("=")
+        try:
+            grid[name.replace("-", "_")] = tuple(float(x) for x in values.split(","))
+        except ValueError as error:
+            raise BadInput(
+                f"grid must be settings with numbers such as learner.lr_actor=1e-4,3e-4, "
+                f"got '{text}'"
+            ) from error
+    return grid
 
 
 def _decisive(config: TrainConfig) -> dict[str, Any]:

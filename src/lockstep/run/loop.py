@@ -4,8 +4,9 @@ import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from lockstep.core.company import ALONE, Company
 from lockstep.errors import BadCheckpoint, BadInput, LockstepError, NotARun, RunExists
-from lockstep.run import checkpoint, manifest, memory, sinks
+from lockstep.run import checkpoint, manifest, memory, shares, sinks
 from lockstep.run.checkpoint import Counters
 from lockstep.run.config import TrainConfig
 from lockstep.run.fitting import fit
@@ -14,11 +15,11 @@ from lockstep.run.lock import RunLock
 from lockstep.run.pulse import Pulse
 from lockstep.run.record import Run, sign_of
 from lockstep.run.rundir import RunDir, create, sweep, write_json
-from lockstep.run.session import OnUpdate, Progress, Session
+from lockstep.run.session import OnUpdate, Progress, Session, accompany
 from lockstep.run.stop import stop_on_signals
 from lockstep.run.trainer import Trainer, arithmetic
 
-__all__ = ["OnUpdate", "Progress", "resume", "train"]
+__all__ = ["OnUpdate", "Progress", "follow", "resume", "train"]
 
 log = logging.getLogger(__name__)
 
@@ -34,16 +35,25 @@ class _Attempt:
     """Steps down the memory ladder that building it took."""
 
 
-def train(config: TrainConfig, folder: Path, *, on_update: OnUpdate | None = None) -> Run:
+def train(
+    config: TrainConfig,
+    folder: Path,
+    *,
+    on_update: OnUpdate | None = None,
+    company: Company = ALONE,
+) -> Run:
     """Trains from the beginning into a new folder.
 
     World and learner are built before the folder is made: settings that cannot work leave nothing
-    behind. SIGINT or SIGTERM ends the run after the update in progress, with a checkpoint.
+    behind. SIGINT or SIGTERM ends the run after the update in progress, with a checkpoint. Of
+    several processes the first calls this and the others `follow`.
     """
     if folder.exists():
         raise RunExists(folder)
+    shares.check(config, company)
     with arithmetic(config):
-        attempt = _build(config, None)
+        attempt = _build(config, None, company)
+        _call_together(attempt)
         config = attempt.trainer.config
         about = manifest.build(config, attempt.trainer.world)
         log.info("start %s on %s: %d updates", folder, config.device, config.updates)
@@ -53,12 +63,32 @@ def train(config: TrainConfig, folder: Path, *, on_update: OnUpdate | None = Non
             return _go(run, attempt, on_update)
 
 
+def follow(company: Company) -> None:
+    """Trains beside the first process, which has the folder and says what is to be trained."""
+    config, start = company.told(None)
+    with arithmetic(config), stop_on_signals() as stopped:
+        trainer = Trainer(config, company=company)
+        company.agreed(lambda: False)()  # ready
+        if start is not None:
+            trainer.state_dict()
+            trainer.load_state_dict(company.told(None), updates=start.update)
+        accompany(trainer, start, company.agreed(stopped))
+
+
+def _call_together(attempt: _Attempt) -> None:
+    """Tells the other processes what is to be trained, and waits until they are ready for it."""
+    trainer = attempt.trainer
+    trainer.company.told((trainer.config, attempt.start))
+    trainer.company.agreed(lambda: False)()  # comes back when all have asked
+
+
 def resume(
     folder: Path,
     *,
     step: int | None = None,
     on_update: OnUpdate | None = None,
     accept_changes: bool = False,
+    company: Company = ALONE,
     **execution: str | int,
 ) -> Run:
     """Continues a run from a checkpoint, by default its newest; a finished one is left as it is.
@@ -66,7 +96,8 @@ def resume(
     What was written after that checkpoint is cut off and made again, so a resumed run ends with
     the bytes of one that was never stopped. Code or settings that have changed since would break
     that and are refused unless `accept_changes`, which the manifest then records. `execution` says
-    what of Execution is to be otherwise from here on, such as `device="cpu"`.
+    what of Execution is to be otherwise from here on, such as `device="cpu"`. Of several processes
+    the first calls this and the others `follow`; they need not be as many as before.
     """
     run = Run.open(folder)
     if run.finished:
@@ -77,8 +108,10 @@ def resume(
             sweep(place)  # what a killed writer left
         changed = changes(run, accept=accept_changes)
         config = replace(run.config, **execution)  # type: ignore[arg-type]  # checked by Execution
+        shares.check(config, company)
         with arithmetic(config):
-            attempt = _build(config, _start(run, step))
+            attempt = _build(config, _start(run, step), company)
+            _call_together(attempt)
             owners = None if changed else manifest.config_hashes(run.manifest)
             _take_up(run.dir, attempt, owners=owners)
             at = attempt.start.step if attempt.start else 0
@@ -107,14 +140,14 @@ def changes(run: Run, *, accept: bool) -> list[str]:
     return changed
 
 
-def _build(config: TrainConfig, start: Counters | None) -> _Attempt:
+def _build(config: TrainConfig, start: Counters | None, company: Company) -> _Attempt:
     """World and learner, of the highest rung of the memory ladder that can be built."""
     rungs: list[Json] = []
     while True:
         update, step = (start.update, start.step) if start else (0, 0)
         pulse = Pulse(updates=config.updates, update=update, step=step)
         try:
-            trainer = Trainer(config, pulse=pulse)
+            trainer = Trainer(config, pulse=pulse, company=company)
         except (RuntimeError, MemoryError) as error:
             config = _lower(config, error, rungs, fresh=start is None)
             continue
@@ -142,7 +175,8 @@ def _take_up(run: RunDir, attempt: _Attempt, *, owners: set[str] | None) -> None
     folder, trainer, step = run.checkpoints, attempt.trainer, attempt.start.step
     counters, state = checkpoint.load(folder, step, device=trainer.world.device, owner=owners)
     try:
-        trainer.load_state_dict(fit(state, trainer.state_dict()), updates=counters.update)
+        state = trainer.company.told(fit(state, trainer.state_dict()))
+        trainer.load_state_dict(state, updates=counters.update)
     except ValueError as misfit:
         raise BadCheckpoint(
             folder / f"{step}.pt", f"does not fit the run's configuration: {misfit}"
@@ -155,10 +189,10 @@ def _go(run: RunDir, attempt: _Attempt, on_update: OnUpdate | None) -> Run:
     """Runs to the end; where memory runs out and the ladder may be used, from a lower rung."""
     with stop_on_signals() as stopped:
         while True:
-            config = attempt.trainer.config
+            config, company = attempt.trainer.config, attempt.trainer.company
             session = Session(run, attempt.trainer, attempt.pulse, attempt.start)
             try:
-                return session.go(on_update, stopped)
+                return session.go(on_update, company.agreed(stopped))
             except (RuntimeError, MemoryError) as error:
                 if not memory.ran_out(error):
                     raise
@@ -172,7 +206,7 @@ def _go(run: RunDir, attempt: _Attempt, on_update: OnUpdate | None) -> Run:
             vars(attempt).clear()  # the caller holds it too, and the next one needs its room
             del session
             memory.release()
-            attempt = _build(config, start)
+            attempt = _build(config, start, company)
             attempt.rungs = [*rungs, *attempt.rungs]
             _take_up(run, attempt, owners=manifest.config_hashes(Run(run.folder).manifest))
             _note_rungs(run, attempt)

@@ -1,41 +1,21 @@
 """What a run was made with: code, packages, machine, command line."""
 
-import hashlib
 import os
 import platform
 import sys
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
-from pathlib import Path
 
 import torch
 
-import lockstep
 from lockstep.core.world import World
+from lockstep.run.code import code_version as code_version
 from lockstep.run.config import TrainConfig
 from lockstep.run.jsonable import Json
 from lockstep.run.metrics import SCHEMA
 from lockstep.run.rundir import RunDir, read_json, write_json
-from lockstep.worlds.registry import WorldConfig
 
-_SHARED = ("core", "nets", "learners", "collect")
 _PACKAGES = ("lockstep-rl", "torch", "numpy", "gymnasium", "tyro")
-
-
-def code_version(world: WorldConfig) -> str:
-    """Digest of the sources of core, nets, learners, collect and the world of `world`.
-
-    A commit that touches none of these makes no result stale.
-    """
-    root = Path(lockstep.__path__[0])
-    files = [file for part in _SHARED for file in (root / part).rglob("*.py")]
-    digest = hashlib.sha256()
-    for name, file in sorted(_named(root, files) | _world_sources(world)):
-        content = hashlib.sha256(file.read_bytes()).hexdigest()
-        digest.update(f"{name} {content}\n".encode())
-    return digest.hexdigest()
 
 
 def build(config: TrainConfig, world: World) -> Json:
@@ -82,24 +62,6 @@ def _event(event: str, config: TrainConfig) -> dict[str, Json]:
         "code_version": code_version(config.world),
         "config_hash": config.hash,
     }
-
-
-def _named(root: Path, files: Iterable[Path]) -> set[tuple[str, Path]]:
-    return {(file.relative_to(root).as_posix(), file) for file in files}
-
-
-def _world_sources(world: WorldConfig) -> set[tuple[str, Path]]:
-    """The files of the package in which the world's settings are defined, or its one file."""
-    module = type(world).__module__
-    package = module.rpartition(".")[0]
-    spec = find_spec(package) if package else find_spec(module)
-    if spec is None or spec.origin is None:
-        raise ValueError(f"the sources of world {world.name} ({module}) cannot be found")
-    origin = Path(spec.origin)
-    if not package:
-        return {(f"{module}.py", origin)}
-    files = _named(origin.parent, origin.parent.rglob("*.py"))
-    return {(f"world/{name}", file) for name, file in files}
 
 
 def _version(distribution: str) -> str | None:

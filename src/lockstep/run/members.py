@@ -30,14 +30,11 @@ def extract(run: Run, member: int, folder: Path, *, step: int | None = None) -> 
     the pack's checkpoints was best says nothing about one member, so it starts without a best one.
     """
     config = run.config
-    if not 0 <= member < config.members:
-        raise BadInput(f"member must be between 0 and {config.members - 1}, got {member}")
+    alone = config.member(member)
     step = checkpoint.newest(run.dir.checkpoints) if step is None else step
     if step is None:
         raise BadInput(f"{run.folder} has no checkpoint yet; let it train further")
     counters, state = checkpoint.load(run.dir.checkpoints, step, owner=config.hash)
-    seed = config.seeds[member]
-    alone = replace(config, seeds=(seed,))
     lines = _lines(run.dir.metrics, member, length=counters.metrics_bytes)
     mine = slice_state(state, member, members=config.members, lanes=config.learner.lanes)
 
@@ -45,7 +42,7 @@ def extract(run: Run, member: int, folder: Path, *, step: int | None = None) -> 
         folder,
         {
             "config.json": alone.to_json(),
-            "manifest.json": _manifest(run, member, step=step, seed=seed),
+            "manifest.json": _manifest(run, member, step=step),
         },
     )
     write_atomic(made.metrics, lines)
@@ -100,8 +97,8 @@ def _lines(metrics: Path, member: int, *, length: int) -> bytes:
     return b"".join(kept)
 
 
-def _manifest(run: Run, member: int, *, step: int, seed: int) -> Json:
-    alone = replace(run.config, seeds=(seed,))
+def _manifest(run: Run, member: int, *, step: int) -> Json:
+    alone = run.config.member(member)
     taken_out = {
         "event": "extract",
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -113,4 +110,4 @@ def _manifest(run: Run, member: int, *, step: int, seed: int) -> Json:
         "best": "the pack's best checkpoint was judged over all members, so none is taken over",
     }
     last = run.manifest["history"][-1]
-    return run.manifest | {"seeds": [seed], "history": [last | taken_out]}
+    return run.manifest | {"seeds": list(alone.seeds), "history": [last | taken_out]}

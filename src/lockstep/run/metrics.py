@@ -43,7 +43,7 @@ COUNTERS = _table(
 )
 
 TRAIN = _table(
-    ("train/<role>/policy_loss", "1", "mean", "clipped surrogate"),
+    ("train/<role>/policy_loss", "1", "mean", "clipped surrogate of PPO, or minus Q of MADDPG"),
     ("train/<role>/entropy", "nat", "mean", "entropy of a decision"),
     ("train/<role>/approx_kl", "nat", "mean", "KL from the acting policy, estimator k3"),
     (
@@ -54,6 +54,10 @@ TRAIN = _table(
     ),
     ("train/<role>/grad_norm", "1", "mean", "gradient norm of the policy before clipping"),
     ("train/value_loss", "1", "mean", "half the critic's squared error"),
+    ("train/q_loss", "1", "mean", "half the squared temporal-difference error of Q"),
+    ("train/q_mean", "1", "mean", "Q of the transitions drawn"),
+    ("train/sigma", "1", "last", "deviation of the noise the rollout was collected with"),
+    ("train/gradient_steps", "1", "sum", "gradient steps made; none during the warm-up"),
     ("train/critic/grad_norm", "1", "mean", "gradient norm of the critic before clipping"),
     (
         "train/<role>/explained_variance",
@@ -145,6 +149,12 @@ AUDIT = _table(
     ),
     ("audit/<role>/entropy_gap", "nat", "max", "the same of an entropy"),
     ("audit/<role>/value_gap", "1", "max", "the same of a value"),
+    (
+        "audit/<role>/action_gap",
+        "1",
+        "max",
+        "largest difference of an action when policy and noise give it again",
+    ),
     (
         "audit/first/<role>/approx_kl",
         "nat",

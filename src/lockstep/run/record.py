@@ -146,7 +146,8 @@ def summarize(run: Run, *, updates: int, state: str) -> Json:
             {
                 "member": member,
                 "seed": seed,
-                "trial": config.trial_hash(seed),
+                "trial": config.trial_hash(member),
+                "varied": {name: values[member] for name, values in config.vary.items()},
                 "tail": {
                     name: float(tail[member]) if math.isfinite(tail[member]) else None
                     for name, tail in tails.items()

@@ -241,6 +241,25 @@ class Session:
         return run
 
 
+def accompany(trainer: Trainer, start: Counters | None, stopped: Callable[[], bool]) -> None:
+    """Drives the trainer of a process after the first: a session without a folder.
+
+    It must take part in whatever the first process's session asks all of them, in that order.
+    """
+    updates, every = trainer.config.updates, trainer.config.checkpoint_every
+    saved = start.update if start else -1
+    while True:
+        due = trainer.updates == updates or trainer.updates % every == 0
+        if saved < trainer.updates and (due or saved < 0):
+            trainer.state_dict()
+            saved = trainer.updates
+        if trainer.updates == updates or stopped():
+            break
+        trainer.update()
+    if saved < trainer.updates:
+        trainer.state_dict()
+
+
 def _to_host(found: Mapping[str, Tensor]) -> dict[str, list[float]]:
     """Metrics in one transfer; only here does an update wait for the device."""
     if not found:

@@ -15,12 +15,15 @@ import torch
 from torch import Tensor
 
 from lockstep.collect.synchronous import Collector
+from lockstep.core.company import ALONE, Company
 from lockstep.core.streams import Streams, lane_keys
+from lockstep.core.world import World
 from lockstep.errors import BadInput
 from lockstep.learners import registry as learners
 from lockstep.run.config import TrainConfig
 from lockstep.run.episodes import Episodes
 from lockstep.run.metrics import per_member
+from lockstep.run.shares import own_lanes, own_state, reported, whole_state
 from lockstep.run.stopwatch import CpuWatch, CudaWatch
 from lockstep.worlds import registry as worlds
 
@@ -43,13 +46,17 @@ class Trainer:
     """One update at a time: collect a rollout, audit it, learn from it.
 
     `seconds` holds where the last update's time went: `collect` and `learn`; on the CPU also `env`,
-    `act` and `value`, the parts of collecting.
+    `act` and `value`, the parts of collecting. In a `company` of several processes this one steps
+    and learns from its share of the lanes, and what it tells is of all of them.
     """
 
-    def __init__(self, config: TrainConfig, *, pulse: Beat | None = None) -> None:
+    def __init__(
+        self, config: TrainConfig, *, pulse: Beat | None = None, company: Company = ALONE
+    ) -> None:
         self.config = resolve(config)
-        device = torch.device(self.config.device)
-        lanes = self.config.members * self.config.learner.lanes
+        self.company = company
+        device = company.device(self.config.device)
+        lanes = self.config.members * self.config.learner.lanes // company.size
         # On CUDA a compiled world was seen to differ from the plain one (docs/benchmarks.md).
         compile_world = self.config.compile == "on" and device.type == "cpu"
         self.world = worlds.build(
@@ -60,12 +67,16 @@ class Trainer:
             self.config.learner,
             self.world.spec,
             seeds=self.config.seeds,
+            vary=self.config.varied("learner"),
             device=device,
             compile=self.config.compile == "on",
-            graphs=graphs,
+            graphs=graphs and company.size == 1,  # a graph cannot hold what processes exchange
             accumulate=self.config.accumulate,
+            company=company,
         )
         keys = lane_keys(self.config.seeds, lanes=self.config.learner.lanes, device=device)
+        keys = own_lanes(keys, company, members=self.config.members)
+        own_numbers(self.world, self.config)
         self.world.reset(keys)
         self.collector = Collector(self.world, self.learner, Streams(keys), graphs=graphs)
         self.rollout = self.learner.rollout()
@@ -86,8 +97,10 @@ class Trainer:
         with arithmetic(self.config):
             self.collector.collect(self.rollout, self._hear)
             self._watch.split("")
-            found = per_member(self.rollout.metrics, self.world.spec, members=self.config.members)
-            found |= self.episodes.add(self.rollout)
+            members = self.config.members
+            every = reported(self.rollout, self.company, members=members)
+            found = per_member(every.metrics, self.world.spec, members=members)
+            found |= self.episodes.add(every)
         self._watch.end()
         return found
 
@@ -118,19 +131,32 @@ class Trainer:
             self._watch.split(what)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that decides the run's future, and the episodes its metrics look back on."""
+        """Everything that decides the run's future, and the episodes its metrics look back on.
+
+        Of several processes all must ask; the first gets the lanes of all.
+        """
+        learner, lanes = self.learner.state_dict(), self.collector.state_dict()
+        members = self.config.members
         return {
-            "learner": self.learner.state_dict(),
-            "collector": self.collector.state_dict(),
+            "learner": learner,
+            "collector": whole_state(learner, lanes, self.company, members=members),
             "episodes": self.episodes.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any], *, updates: int) -> None:
         """Takes up a saved future after `updates` updates."""
         self.learner.load_state_dict(state["learner"])
-        self.collector.load_state_dict(state["collector"])
+        members = self.config.members
+        self.collector.load_state_dict(own_state(state["collector"], self.company, members=members))
         self.episodes.load_state_dict(state["episodes"])
         self.updates = updates
+
+
+def own_numbers(world: World, config: TrainConfig) -> None:
+    """Gives every member's lanes of `world` the scenario numbers that are that member's own."""
+    for name, values in config.varied("world").items():
+        number = torch.tensor(values, dtype=torch.float32, device=world.device)  # [P]
+        world.set(name, number.repeat_interleave(world.lanes // config.members))
 
 
 def resolve(config: TrainConfig) -> TrainConfig:

@@ -21,7 +21,11 @@ else:  # a scenario is looked up without importing torch, so nothing here may na
 
 @runtime_checkable
 class WorldConfig(Protocol):
-    """What every world's settings have in common."""
+    """What every world's settings have in common.
+
+    A class attribute `settable` may name the numbers that `world.set` takes: fields of the settings
+    in which the members of a pack may differ.
+    """
 
     name: ClassVar[str]
 

@@ -29,6 +29,7 @@ class CandidateSet(Tensors):
     key: Tensor  # [L, C, R + 2] int64: slots (-1 for none), type, id (-1 where not legal)
     money: Tensor  # [L, 3, C] float32: income, prestige, cost; meaningless where not legal
     features: Tensor  # [L, C, F], 0 where not legal
+    changing: Tensor  # [L, len(DYNAMIC), C]: those of them that months change, feature by feature
     budget: Tensor | None  # [L] float32: what may be spent; None under soft debt
     count: Tensor  # [L] int64, K: legal rows, and the choice to stop
     dropped: Tensor  # [L] int64: rows that the cap left out
@@ -48,6 +49,15 @@ class CandidateSet(Tensors):
     def id(self) -> Tensor:
         """`[L, C]` int64, -1 where not legal."""
         return self.key[..., -1]
+
+    def pooled(self) -> Tensor:
+        """The set in `len(POOLED)` numbers `[L, P]`: how full it is, mean and largest of features.
+
+        Rows that are not legal count as 0 in the largest; all is 0 for the empty set.
+        """
+        rows = (self.count - 1).unsqueeze(-1)
+        total = self.changing.sum(dim=-1) / rows.clamp(min=1)
+        return torch.cat((rows / self.legal.shape[-1], total, self.changing.amax(dim=-1)), dim=-1)
 
     @property
     def income(self) -> Tensor:
@@ -233,6 +243,7 @@ def _described(
         key=key,
         money=money,
         features=features,
+        changing=changing,
         budget=budget,
         count=count + 1,
         dropped=dropped,

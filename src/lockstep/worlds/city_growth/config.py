@@ -78,6 +78,7 @@ class CityConfig:
     """One scenario; `catalogue.SCENARIOS` has the ones that come with Lockstep."""
 
     name: ClassVar[str] = "city-growth"
+    settable: ClassVar[tuple[str, ...]] = SETTABLE
 
     agents: tuple[AgentConfig, ...]
     """Who builds, in the order in which they act."""

@@ -9,13 +9,14 @@ from lockstep.worlds.city_growth.metrics import world_metrics
 from lockstep.worlds.city_growth.observe import RASTER, own_names, shared_names
 from lockstep.worlds.city_growth.parties import AgentConfig
 from lockstep.worlds.city_growth.schedule import world_phases
-from lockstep.worlds.city_growth.tables import Tables, n_features
+from lockstep.worlds.city_growth.tables import POOLED, Tables, n_features
 
 
 def world_spec(config: CityConfig, tables: Tables) -> WorldSpec:
     """Roles, phases, shapes, metrics."""
     shared, own = len(shared_names(config)), len(own_names(config))
-    critic = {name: Field(shape=(1, shared + own)) for name in config.agent_names}
+    pool = len(POOLED)
+    critic = {name: Field(shape=(1, shared + own + pool)) for name in config.agent_names}
     return WorldSpec(
         name=config.name,
         roles=tuple(
@@ -23,7 +24,7 @@ def world_spec(config: CityConfig, tables: Tables) -> WorldSpec:
             for agent, universe in zip(config.agents, tables.universes, strict=True)
         ),
         phases=world_phases(config),
-        critic=critic | {"state": Field(shape=(shared + len(config.agents) * own,))},
+        critic=critic | {"state": Field(shape=(shared + len(config.agents) * own + pool,))},
         horizon=config.horizon,
         metrics=world_metrics(config),
         objective="return",

@@ -37,6 +37,9 @@ _CHANGING = (
 DYNAMIC = tuple(name for name, _, _ in _CHANGING)
 """Their names, after the static ones."""
 
+POOLED = ("share", *(f"mean_{name}" for name in DYNAMIC), *(f"most_{name}" for name in DYNAMIC))
+"""The numbers that stand for a whole set of candidates in the critic's input."""
+
 HUB_SCALE_PX = 100.0
 NPV_SCALE, LEAD_SCALE = 2_000.0, 4.0
 BALANCE_SCALE, MONTHLY_SCALE, PRESTIGE_SCALE = 10_000.0, 2_000.0, 20.0
@@ -80,6 +83,7 @@ class Ground(Tensors):
     price_marks: Tensor  # [len(PRICE_MARKS), 1]
     money_scale: Tensor  # [3 * A]: of balances, incomes and prestige in what agents see
     one_hot: Tensor  # [A, A]
+    blank_pool: Tensor  # [len(POOLED)] zeros
     ledger: Tensor  # [A] int64: the ledger of each agent
     sharers: Tensor  # [A] float64: agents on that ledger
     discount: Tensor  # [A] float64
@@ -186,6 +190,7 @@ def _constants(config: CityConfig, device: torch.device) -> dict[str, Tensor]:
         "price_marks": torch.tensor(PRICE_MARKS).unsqueeze(-1),
         "money_scale": torch.tensor(scale, dtype=torch.float64),
         "one_hot": torch.eye(A),
+        "blank_pool": torch.zeros(len(POOLED)),
         "ledger": torch.tensor(config.ledgers),
         "sharers": torch.tensor([config.ledgers.count(b) for b in config.ledgers]).double(),
         "discount": torch.tensor([a.discount for a in config.agents], dtype=torch.float64),

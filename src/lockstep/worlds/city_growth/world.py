@@ -20,7 +20,7 @@ from lockstep.worlds.city_growth.metrics import month_metrics
 from lockstep.worlds.city_growth.schedule import acting
 from lockstep.worlds.city_growth.spec import world_spec
 from lockstep.worlds.city_growth.state import FREE, LEDGER, NEVER, TALLY, Numbers, State
-from lockstep.worlds.city_growth.tables import Tables, make_tables
+from lockstep.worlds.city_growth.tables import POOLED, Tables, make_tables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,8 @@ class CityGrowth:
         self._built: dict[int, turn.Built] = {}
         self._acts: Tensor | None = None
         self._busy: list[bool] | None = None
-        self._seen: CriticInput | None = None
+        self._seen: tuple[Tensor, Tensor] | None = None
+        self._recorded = False
         self._blank: dict[int, CandidateSet] = {}
         self._waiting: dict[str, Observation] = {}
         self.world_state = self._first_month()
@@ -148,25 +149,25 @@ class CityGrowth:
         An agent whose month it is not has an empty set: it can only stop.
         """
         agent = self.config.agent_names.index(role)
-        candidates = self.candidates(role)
+        candidates = self._offered(role)
         if self.config.debt == "soft" and not self._anybody(agent):
             return self._idle(role, agent, candidates)
-        return self._offer(role, agent, candidates)
+        return self._offer(agent, candidates)
 
     def _idle(self, role: str, agent: int, candidates: CandidateSet) -> Observation:
         """What an agent sees that acts in no lane: the same each time, but for its vectors."""
         if role not in self._waiting:
-            self._waiting[role] = self._offer(role, agent, candidates)
+            self._waiting[role] = self._offer(agent, candidates)
         waiting = self._waiting[role]
-        fresh = {"obs": self.state(role)[role]}
+        fresh = {"obs": self._vector(agent)}
         if self.config.raster:
             picture = observe.raster(self.world_state, agent, self.tables.ground, self.config)
             fresh["raster"] = picture.unsqueeze(1)
         return replace(waiting, features=dict(waiting.features) | fresh)
 
-    def _offer(self, role: str, agent: int, candidates: CandidateSet) -> Observation:
+    def _offer(self, agent: int, candidates: CandidateSet) -> Observation:
         features = {
-            "obs": self.state(role)[role],
+            "obs": self._vector(agent),
             "candidate/id": candidates.id.unsqueeze(1),
             "candidate/resource": candidates.slots.unsqueeze(1),
         }
@@ -183,6 +184,21 @@ class CityGrowth:
             entities={"candidate": candidates.features.unsqueeze(1)},
             legal={"build": legal.unsqueeze(1)},
         )
+
+    def _vector(self, agent: int) -> Tensor:
+        """What the agent sees beside its candidates `[L, 1, D]`."""
+        return self._vectors()[0][:, agent : agent + 1, : -len(POOLED)]
+
+    def _offered(self, role: str) -> CandidateSet:
+        """The candidates of `role`, those that were enumerated last if nothing changed since.
+
+        What was enumerated outside of a CUDA graph is no part of it and must not be used inside.
+        """
+        recorded = self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        if recorded != self._recorded:
+            self._sets.clear()
+            self._recorded = recorded
+        return self._sets[role] if role in self._sets else self.candidates(role)
 
     def candidates(self, role: str) -> CandidateSet:
         """The candidates of `role` as the city stands; its picks count rows of this set."""
@@ -207,21 +223,37 @@ class CityGrowth:
         balance = self.world_state.balance[:, self.config.ledgers[agent]]
         return replace(self._blank[agent], budget=(balance + self.config.credit).float())
 
-    def state(self, role: str) -> CriticInput:  # noqa: ARG002 - all see the city as it stands
+    def state(self, role: str) -> CriticInput:
         """The critic's input: every agent's vector, and `state` with all of them at once.
 
-        On the CPU it is worked out once between changes.
+        Both end with the candidates of `role` as a few numbers, which are 0 in the vectors of the
+        others: what they will choose from is not known yet.
+        """
+        agent = self.config.agent_names.index(role)
+        rows, every = self._vectors()
+        if self._anybody(agent):
+            pooled = self._offered(role).pooled()
+            rows, every = rows.clone(), torch.cat((every, pooled), dim=-1)
+            rows[:, agent, -len(POOLED) :] = pooled
+        else:
+            every = torch.nn.functional.pad(every, (0, len(POOLED)))
+        seen = dict(zip(self.config.agent_names, rows.split(1, dim=1), strict=True))
+        return seen | {"state": every}
+
+    def _vectors(self) -> tuple[Tensor, Tensor]:
+        """Every agent's vector `[L, A, D + P]`, the last P numbers 0, and the global one `[L, S]`.
+
+        On the CPU they are worked out once between changes.
         """
         if self._seen is None or not self._asks:
             shared, own = observe.overview(
                 self.world_state, self.acts(), self.tables.ground, self.config
             )
             L, A = own.shape[:2]
-            rows = torch.cat((shared.unsqueeze(1).expand(L, A, -1), own), dim=-1)  # [L, A, D]
-            names = self.config.agent_names
-            self._seen = dict(zip(names, rows.split(1, dim=1), strict=True))
-            self._seen["state"] = torch.cat((shared, own.flatten(1)), dim=-1)
-        return dict(self._seen)
+            blank = self.tables.ground.blank_pool.expand(L, A, -1)
+            rows = torch.cat((shared.unsqueeze(1).expand(L, A, -1), own, blank), dim=-1)
+            self._seen = (rows, torch.cat((shared, own.flatten(1)), dim=-1))
+        return self._seen
 
     def act(self, role: str, action: Action) -> None:
         """Records the picks of `role`; the last role of a phase makes the phase build."""

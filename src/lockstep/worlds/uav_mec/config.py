@@ -33,6 +33,7 @@ class UavMecConfig:
     """One scenario; the defaults are the profile `paper` (docs/worlds/uav_mec.md gives sources)."""
 
     name: ClassVar[str] = "uav-mec"
+    settable: ClassVar[tuple[str, ...]] = SETTABLE
 
     n_users: int = 60
     """Mobile users (MUs) on the ground, K."""

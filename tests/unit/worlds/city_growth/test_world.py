@@ -15,6 +15,7 @@ from lockstep.worlds.city_growth.catalogue import TINY_4, TINY_9
 from lockstep.worlds.city_growth.config import CityConfig
 from lockstep.worlds.city_growth.heuristics import HEURISTICS
 from lockstep.worlds.city_growth.observe import own_names, shared_names
+from lockstep.worlds.city_growth.tables import DYNAMIC, POOLED
 from lockstep.worlds.city_growth.world import CityGrowth, with_maps
 from tests.unit.worlds.city_growth.helpers import (
     GRID,
@@ -77,8 +78,44 @@ def test_the_critic_sees_every_agent_and_the_role_as_it_sees_itself() -> None:
     world = made(SMALL)
     critic = world.state("edu")
     for role in world.config.agent_names:
-        assert torch.equal(critic[role], world.observe(role).features["obs"])
+        assert torch.equal(critic[role][..., : -len(POOLED)], world.observe(role).features["obs"])
     assert critic["state"].shape[1] == world.spec.critic["state"].shape[0]
+
+
+def test_the_critic_sees_the_candidates_of_the_role_as_count_mean_and_largest() -> None:
+    world = made(grid(builder("one"), builder("two")))
+    play(world, one=[0], two=[15])
+    critic, found = world.state("one"), world.candidates("one")
+    features = found.features[0, found.legal[0], -len(DYNAMIC) :]  # [K - 1, 12]
+    share, mean, most = critic["state"][0, -len(POOLED) :].split([1, len(DYNAMIC), len(DYNAMIC)])
+    assert share.item() == len(features) / 16 == 14 / 16
+    assert torch.allclose(mean, features.mean(dim=0))
+    assert torch.equal(most, features.amax(dim=0).clamp(min=0.0))
+    assert torch.equal(critic["one"][0, 0, -len(POOLED) :], critic["state"][0, -len(POOLED) :])
+    assert not critic["two"][0, 0, -len(POOLED) :].any()
+
+
+def test_the_critic_sees_no_candidates_of_a_role_whose_month_it_is_not() -> None:
+    critic = made(SMALL).state("edu")  # industry begins
+    assert not critic["edu"][..., -len(POOLED) :].any()
+    assert not critic["state"][..., -len(POOLED) :].any()
+
+
+def test_what_the_critic_sees_of_the_candidates_does_not_depend_on_the_lanes_beside() -> None:
+    crowd, alone = made(SMALL, lanes=8), CityGrowth(SMALL, lanes=1)
+    alone.reset(lane_keys([0], lanes=8)[5:6])
+    generator = torch.Generator().manual_seed(3)
+    for _ in range(SMALL.horizon):
+        for phase in crowd.spec.phases:
+            for role in phase:
+                one = alone.state(role)
+                for name, x in crowd.state(role).items():
+                    assert torch.equal(x[5:6], one[name]), name
+                action = random_picks(crowd, role, generator)
+                crowd.act(role, action)
+                alone.act(role, {"build": action["build"][5:6]})
+        crowd.advance()
+        alone.advance()
 
 
 def test_the_raster_shows_owners_price_river_and_reach() -> None:
