@@ -18,6 +18,7 @@ VERBS = {
     "render": "draw an episode of a run as a picture or an animation",
     "demo-fault": "show the failure that Lockstep rules out, beside the right replay",
     "worlds": "list the worlds with their roles, spaces and metrics",
+    "bench": "measure a world, acting and learning: the speed ledger",
     "verify-resume": "kill a run at random instants and prove that it resumes exactly",
     "migrate": "bring older or foreign checkpoints up to date",
 }
