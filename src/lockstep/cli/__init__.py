@@ -15,6 +15,7 @@ VERBS = {
     "doctor": "say what is wrong with a run, or with somebody else's log",
     "evaluate": "measure a run on fixed episodes, beside heuristics",
     "compare": "play the same scenarios with several solvers, learned or not",
+    "study": "plan, run and aggregate many trainings, and draw their figures",
     "render": "draw an episode of a run as a picture or an animation",
     "demo-fault": "show the failure that Lockstep rules out, beside the right replay",
     "worlds": "list the worlds with their roles, spaces and metrics",

@@ -1,0 +1,321 @@
+"""`lockstep study`: many trainings as one thing, from the plan to the figures."""
+
+import difflib
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from lockstep.cli.flags import parse, print_json
+from lockstep.cli.study_flags import StudyFlags
+from lockstep.run.jsonable import Json
+from lockstep.run.watching import span
+from lockstep.studies.packing import MAX_MEMBERS
+from lockstep.studies.plan import Plan, plan as planned
+from lockstep.studies.status import counts, status as look
+from lockstep.studies.store import check_study
+
+_WIDE = 160
+
+USAGE = """\
+usage: lockstep study COMMAND STUDY [OPTIONS]
+
+Plans, runs and aggregates the trainings of a study, and draws its figures. STUDY is the name of one
+that comes with Lockstep (uav-paper, uav-flights), or a Python file that declares one.
+
+commands:
+  plan       list what is to be trained: runs, distinct trials, packs, time
+  run        train what has no result yet; the same command goes on after an interruption
+  status     say what has become of every trial
+  aggregate  put the results of all trials into one table
+  figures    draw the figures
+  score      compare the results with the paper's
+
+examples:
+  lockstep study plan uav-paper
+  lockstep study run uav-paper --smoke
+  lockstep study status uav-paper --smoke
+  lockstep study figures uav-paper --smoke --out figures
+
+lockstep study COMMAND --help lists the options of a command."""
+
+PLAN = """\
+List what a study asks for: runs by figure, how many of them are distinct, the packs in which what
+has no result yet would be trained, and the time that takes. Nothing is trained.
+
+examples:
+  lockstep study plan uav-paper
+  lockstep study plan uav-paper --grid paper --rate 40000
+  lockstep study plan my_study.py --json"""
+
+STATUS = """\
+Say what has become of every trial of a study: done, running, failed, stale (trained with other
+code), missing, duplicate (trained twice) or corrupt. Reads folders only, so it disturbs nothing.
+
+examples:
+  lockstep study status uav-paper
+  lockstep study status uav-paper --all
+  lockstep study status uav-paper --json"""
+
+AGGREGATE = """\
+Put the results of all trials of a study into one table in its root. Results that are missing, stale
+or damaged are listed and nothing is written, unless --allow-missing.
+
+examples:
+  lockstep study aggregate uav-paper
+  lockstep study aggregate uav-paper --root results --allow-missing"""
+
+FIGURES = """\
+Draw the figures of a study from its results. Inputs that are missing, stale or mixed are listed and
+nothing is drawn, unless --allow-missing, which leaves out what cannot be drawn and says so.
+
+examples:
+  lockstep study figures uav-paper --out figures
+  lockstep study figures uav-paper --only fig6 fig8 --overlay-paper
+  lockstep study figures uav-paper --fig13-mode heuristic"""
+
+SCORE = """\
+Compare the results of a study with what the paper shows: orders, trends, relative errors and the
+verdict on each of its claims.
+
+examples:
+  lockstep study score uav-paper
+  lockstep study score uav-paper --json"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanFlags(StudyFlags):
+    """The flags of `study plan`."""
+
+    rate: float | None = None
+    """Environment steps of all members per second; by default as measured from finished packs."""
+    max_members: int = MAX_MEMBERS
+    """Most trials that are trained side by side in one pack."""
+    json: bool = False
+    """Print everything as JSON, and nothing else, on standard output."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusFlags(StudyFlags):
+    """The flags of `study status`."""
+
+    all: bool = False
+    """List every trial, and not only those that need a look."""
+    json: bool = False
+    """Print everything as JSON, and nothing else, on standard output."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AggregateFlags(StudyFlags):
+    """The flags of `study aggregate`."""
+
+    allow_missing: bool = False
+    """Leave out trials without a usable result, and say so."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FigureFlags(StudyFlags):
+    """The flags of `study figures`."""
+
+    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """Folder of the pictures; by default figures in the root."""
+    only: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FIGURE")] = ()
+    """Names of the figures to draw; by default all."""
+    allow_missing: bool = False
+    """Leave out what cannot be drawn, and say so."""
+    overlay_paper: bool = False
+    """Draw the paper's values as dashed lines."""
+    fig13_mode: Literal["trained", "heuristic"] = "trained"
+    """Who flies in figure 13."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreFlags(StudyFlags):
+    """The flags of `study score`."""
+
+    json: bool = False
+    """Print the scorecard as JSON, and nothing else, on standard output."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs one command of the verb."""
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(USAGE)
+        return 0 if argv else 2
+    command, rest = argv[0], argv[1:]
+    if command not in COMMANDS:
+        near = difflib.get_close_matches(command, COMMANDS, n=1, cutoff=0.5)
+        hint = f"did you mean '{near[0]}'?" if near else "see lockstep study --help"
+        print(f"lockstep study: there is no command '{command}'; {hint}", file=sys.stderr)
+        return 2
+    return COMMANDS[command](rest)
+
+
+def plan(argv: Sequence[str]) -> int:
+    """Lists the work."""
+    flags = parse(PlanFlags, argv, verb="study plan", description=PLAN)
+    study, root = flags.load()
+    if root.exists():
+        check_study(root, study)
+    made = planned(
+        study,
+        root=root if root.exists() else None,
+        rate=flags.rate,
+        max_members=flags.max_members,
+    )
+    if flags.json:
+        print_json(made.to_json())
+        return 0
+    console = _console()
+    asked = Table("figure", title=" ".join(filter(None, (study.name, study.grid))))
+    asked.add_column("runs", justify="right")
+    for name, runs in made.asked.items():
+        asked.add_row(name, str(runs))
+    asked.add_row("all", str(made.runs), style="bold")
+    console.print(asked)
+    console.print(_packs(made))
+    seconds = made.seconds
+    time = f"about {span(seconds)} one after another" if seconds is not None else "unknown"
+    why = f" ({made.rate.source})" if made.rate else ": give --rate, or train a pack first"
+    _say(
+        console,
+        f"{made.runs} runs, {made.distinct} distinct, {made.done} done; {len(made.packs)} packs, "
+        f"{made.steps:,} steps to train; time {time}{why}",
+    )
+    return 0
+
+
+def run(argv: Sequence[str]) -> int:
+    """Trains what is left."""
+    from lockstep.cli.study_run import main as train
+
+    return train(argv)
+
+
+def status(argv: Sequence[str]) -> int:
+    """Says what has become of every trial."""
+    flags = parse(StatusFlags, argv, verb="study status", description=STATUS)
+    study, root = flags.load()
+    check_study(root, study)
+    found = look(study, root)
+    totals = counts(found)
+    if flags.json:
+        trials = [
+            {
+                "trial": one.trial.hash,
+                "series": one.trial.series,
+                "x": one.trial.x,
+                "seed": one.trial.seed,
+                "state": one.state,
+                "detail": one.detail,
+            }
+            for one in found
+        ]
+        about: dict[str, Json] = {"study": study.name, "root": str(root), "hash": study.hash}
+        print_json(about | {"counts": dict(totals), "trials": trials})
+        return 0
+    console = _console()
+    shown = [one for one in found if flags.all or one.state not in ("done", "missing")]
+    if shown:
+        table = Table("trial", "state", "series", "x", "seed", "why", title=str(root))
+        for one in shown:
+            x = "" if one.trial.x is None else f"{one.trial.x:g}"
+            cells = one.trial.hash[:12], one.state, one.trial.series, x, str(one.trial.seed)
+            table.add_row(*cells, one.detail)
+        console.print(table)
+    told = ", ".join(f"{count} {state}" for state, count in totals.items() if count)
+    _say(console, f"{root}: {len(found)} trials: {told}")
+    return 0
+
+
+def aggregate(argv: Sequence[str]) -> int:
+    """Writes the table of all results."""
+    from lockstep.studies.aggregate import aggregate as put_together
+
+    flags = parse(AggregateFlags, argv, verb="study aggregate", description=AGGREGATE)
+    study, root = flags.load()
+    print(put_together(study, root, allow_missing=flags.allow_missing))
+    return 0
+
+
+def figures(argv: Sequence[str]) -> int:
+    """Draws."""
+    flags = parse(FigureFlags, argv, verb="study figures", description=FIGURES)
+    study, root = flags.load()
+    for name in flags.only:
+        study.figure(name)
+    from lockstep.studies.figures import draw
+
+    made = draw(
+        study,
+        root,
+        flags.out or root / "figures",
+        only=flags.only,
+        allow_missing=flags.allow_missing,
+        overlay_paper=flags.overlay_paper,
+        fig13_mode=flags.fig13_mode,
+    )
+    for file in made:
+        print(file)
+    return 0
+
+
+def score(argv: Sequence[str]) -> int:
+    """Compares with the paper."""
+    from lockstep.studies.score import score as compared
+
+    flags = parse(ScoreFlags, argv, verb="study score", description=SCORE)
+    study, root = flags.load()
+    card = compared(study, root)
+    if flags.json:
+        print_json(card.to_json())
+        return 0
+    heading, *rows = card.table()
+    table = Table(*heading)
+    for row in rows:
+        table.add_row(*row)
+    _console().print(table)
+    return 0
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "plan": plan,
+    "run": run,
+    "status": status,
+    "aggregate": aggregate,
+    "figures": figures,
+    "score": score,
+}
+
+
+def _packs(made: Plan) -> Table:
+    """Packs of one learner, number of members and time in a row."""
+    rows: Counter[tuple[str, int, int, str]] = Counter()
+    for pack in made.packs:
+        time = span(made.rate.seconds(pack)) if made.rate else ""
+        rows[pack.config.algorithm, len(pack.trials), pack.steps, time] += 1
+    table = Table()
+    table.add_column("packs", justify="right")
+    table.add_column("learner")
+    for heading in ("members", "steps of each", "time of each"):
+        table.add_column(heading, justify="right")
+    for (learner, members, steps, time), count in rows.items():
+        table.add_row(str(count), learner, str(members), f"{steps:,}", time)
+    return table
+
+
+def _console() -> Console:
+    console = Console()
+    if not console.is_terminal:
+        console.width = _WIDE  # a file has no edge at which to cut a table
+    return console
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, soft_wrap=True, highlight=False, markup=False)

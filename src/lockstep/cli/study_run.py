@@ -1,0 +1,191 @@
+"""`lockstep study run`: train what has no result yet, on this machine or on many."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import tyro
+from rich.console import Console
+
+from lockstep.cli.flags import bad_settings, parse
+from lockstep.cli.study_flags import StudyFlags
+from lockstep.run.stop import stop_on_signals
+from lockstep.studies import budget
+from lockstep.studies.jobs import Event, Limits, Outcome
+from lockstep.studies.local import LocalPool
+from lockstep.studies.packing import MAX_MEMBERS
+from lockstep.studies.schedule import Device, Place, Scheduler, Settings, Work, until
+
+DESCRIPTION = """\
+Train the trials of a study that have no result yet: packs of them in processes of their own, the
+largest first. The same command goes on after an interruption, whatever ended it: finished packs are
+not trained again, unfinished ones continue from their last checkpoint. The first pack that fails
+ends the others. An interrupt (Ctrl-C) or SIGTERM stops all with a checkpoint.
+
+examples:
+  lockstep study run uav-paper --smoke
+  lockstep study run uav-paper --only fig6 --device cuda
+  lockstep study run uav-paper --stop-after 540
+  lockstep study run uav-paper --backend ray --ray-address auto
+  lockstep study run uav-paper --backend slurm --slurm-partition gpu --device cuda --dry-run
+
+Exit code: 0 if every trial has a result, or --stop-after stopped it; 1 otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFlags(StudyFlags):
+    """The flags of `study run`."""
+
+    only: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FIGURE")] = ()
+    """Names of the figures whose trials are trained; by default all."""
+    jobs: int = 0
+    """Packs at once; 0 takes as many as cores and memory allow."""
+    threads: int = 1
+    """CPU threads of each."""
+    device: Device = "auto"
+    """Where to train; auto takes the GPU if there is one, and says what it took."""
+    max_members: int = MAX_MEMBERS
+    """Most trials that are trained side by side in one pack."""
+    max_heavy: int = 0
+    """Of the packs that cost more than half of the largest, so many at once; 0 sets no limit."""
+    timeout: float = 0.0
+    """Seconds that a pack may take; 0 sets no limit."""
+    stop_after: float = 0.0
+    """Seconds after which to stop with checkpoints; the same command goes on. 0 never."""
+    backend: Literal["local", "ray", "slurm"] = "local"
+    """Where the processes run: on this machine, in a Ray cluster, or as jobs of Slurm."""
+    ray_address: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS")] = None
+    """With --backend ray: an existing cluster, or auto; by default a local one is started."""
+    slurm_partition: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """With --backend slurm: the partition; by default the cluster's."""
+    slurm_minutes: int = 60
+    """With --backend slurm: minutes that each job asks for."""
+    dry_run: bool = False
+    """With --backend slurm: print what would be submitted, and submit nothing."""
+
+    def __post_init__(self) -> None:
+        for name in ("jobs", "max_heavy", "timeout", "stop_after"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be 0 or more, got {getattr(self, name)}")
+        if self.dry_run and self.backend != "slurm":
+            raise ValueError(f"dry_run goes with --backend slurm, got {self.backend}")
+        if self.ray_address is not None and self.backend != "ray":
+            raise ValueError(f"ray_address goes with --backend ray, got {self.backend}")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Trains and says how it ended."""
+    flags = parse(RunFlags, argv, verb="study run", description=DESCRIPTION)
+    study, root = flags.load()
+    for name in flags.only:
+        study.figure(name)
+    console = Console()
+    with bad_settings():
+        settings = Settings(
+            device=_device(flags, console),
+            threads=flags.threads,
+            max_members=flags.max_members,
+            only=flags.only,
+            source=flags.source,
+        )
+    with ExitStack() as stack:
+        stopped = stack.enter_context(stop_on_signals())
+        scheduler = stack.enter_context(Scheduler(study, root, settings))
+        work = scheduler.work()
+        _say(
+            console,
+            f"{study.name} in {root}: {work.done} trials done, {work.trials} to train in "
+            f"{len(work.packs)} packs, {work.taken_up} of them taken up where they stopped",
+        )
+        if not work.packs:
+            return 0
+        place = _place(flags, settings, work, scheduler)
+        if place is None:
+            return 0
+        stack.callback(place.pool.close)
+        _say(console, f"up to {place.limits.slots} packs at once; logs are in {scheduler.logs}")
+        outcome = scheduler.run(
+            work,
+            place,
+            on_event=lambda event: _tell(event, console),
+            stopped=until(flags.stop_after, stopped),
+        )
+        return _end(outcome, by_hand=stopped(), console=console)
+
+
+def _device(flags: RunFlags, console: Console) -> Device:
+    """Where to train; for Slurm each job finds out for itself."""
+    if flags.device != "auto" or flags.backend == "slurm":
+        return flags.device
+    if flags.backend == "ray":
+        return "auto"  # the cluster knows, see _place
+    device: Device = "cuda" if budget.gpu_there() else "cpu"
+    _say(console, f"device: {device} (auto: {'there is one' if device == 'cuda' else 'no GPU'})")
+    return device
+
+
+def _place(flags: RunFlags, settings: Settings, work: Work, scheduler: Scheduler) -> Place | None:
+    """Where the jobs go; None if nothing was to be submitted."""
+    extra = budget.thread_environment(flags.threads)
+    if flags.backend == "ray":
+        from lockstep.studies.ray_pool import RayPool
+
+        ray = RayPool(
+            extra,
+            address=flags.ray_address,
+            threads=flags.threads,
+            device=settings.device,
+            members=work.members,
+            asked=flags.jobs,
+        )
+        return Place(pool=ray, limits=_limits(flags, ray.slots, flags.timeout))
+    if flags.backend == "slurm":
+        from lockstep.studies.slurm_pool import JOBS, SlurmPool
+
+        slurm = SlurmPool(
+            extra,
+            folder=scheduler.logs / "slurm",
+            threads=flags.threads,
+            gpu=settings.device == "cuda",
+            minutes=flags.slurm_minutes,
+            partition=flags.slurm_partition,
+        )
+        if flags.dry_run:
+            for job in scheduler.jobs(work):
+                print(slurm.script(job))
+            return None
+        slurm.check()
+        # The time that a job waits in the queue is not its own: Slurm holds the clock.
+        return Place(pool=slurm, limits=_limits(flags, flags.jobs or JOBS, 0.0))
+    assert settings.device != "auto"
+    slots = budget.slots(
+        flags.jobs, threads=flags.threads, members=work.members, device=settings.device
+    )
+    return Place(pool=LocalPool(extra), limits=_limits(flags, slots, flags.timeout))
+
+
+def _limits(flags: RunFlags, slots: int, timeout: float) -> Limits:
+    return Limits(slots=slots, heavy=flags.max_heavy, timeout=timeout)
+
+
+def _tell(event: Event, console: Console) -> None:
+    more = f": {event.text}" if event.text else ""
+    left = f"{event.running} running, {event.waiting} waiting"
+    _say(console, f"{event.kind:8}{event.job.name}{more}  ({left})")
+
+
+def _end(outcome: Outcome, *, by_hand: bool, console: Console) -> int:
+    if outcome.failure is not None:
+        _say(console, f"failed: {outcome.failure}")
+        _say(console, "the others were stopped; the same command goes on where they are")
+        return 1
+    if outcome.stopped:
+        _say(console, "stopped before the end; the same command goes on from here")
+        return 1 if by_hand else 0
+    _say(console, "every trial has a result")
+    return 0
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, soft_wrap=True, highlight=False, markup=False)

@@ -1,0 +1,93 @@
+"""How many processes may train at once, and how many threads each of them gets; no torch."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+
+import psutil
+
+from lockstep.errors import LockstepError
+
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
+"""What the libraries under torch and numpy read before they start their threads."""
+
+GB = 1e9
+RESERVE = 4 * GB
+"""Memory that is left to everything else on the machine."""
+PER_PROCESS = 0.8 * GB
+"""Memory that a process on the CPU is expected to take."""
+GPU_RESERVE = 1.5 * GB
+"""Memory of the GPU that is left free."""
+GPU_CONTEXT = 0.6 * GB
+"""Memory that a process takes on the GPU before it has computed anything."""
+GPU_PER_MEMBER = 0.1 * GB
+"""Memory that each member of a pack is expected to take there: an estimate, on the safe side for
+the worlds that ship. Where it is not, packs are halved when memory runs out."""
+GPU_PROCESSES = 12
+"""More processes than this gain nothing on one GPU: they take turns."""
+
+
+def thread_environment(threads: int) -> dict[str, str]:
+    """What to add to a process's environment so that its libraries take `threads` threads each."""
+    return dict.fromkeys(THREAD_VARIABLES, str(threads))
+
+
+def cpu_slots(asked: int, *, threads: int, cores: int, available: float) -> int:
+    """Processes at once on the CPU: as asked, as cores allow and as memory allows; at least one.
+
+    `asked` 0 means as many as there is room for. `available` is free memory in bytes.
+    """
+    fits = min(cores // threads, int((available - RESERVE) // PER_PROCESS))
+    return max(1, min(asked, fits) if asked else fits)
+
+
+def gpu_slots(asked: int, *, members: int, cores: int, free: float) -> int:
+    """Processes at once on one GPU, for packs of up to `members`; at least one.
+
+    Each also keeps a core busy, which launches its kernels. `free` is the GPU's, in bytes.
+    """
+    room = int((free - GPU_RESERVE) // (GPU_CONTEXT + members * GPU_PER_MEMBER))
+    fits = min(cores, room, GPU_PROCESSES)
+    return max(1, min(asked, fits) if asked else fits)
+
+
+def slots(asked: int, *, threads: int, members: int, device: str) -> int:
+    """Processes at once on this machine, as it is now."""
+    if device == "cuda":
+        return gpu_slots(asked, members=members, cores=cores(), free=gpu_free())
+    available = float(psutil.virtual_memory().available)
+    return cpu_slots(asked, threads=threads, cores=cores(), available=available)
+
+
+def cores() -> int:
+    """Cores that this process may use; on a shared machine that can be fewer than there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def gpu_there() -> bool:
+    """Whether CUDA finds a GPU; another process asks, as in `gpu_free`."""
+    code = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+    return subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+_ASK = "import torch; print(torch.cuda.mem_get_info()[0])"
+
+
+def gpu_free(environment: Mapping[str, str] | None = None) -> float:
+    """Free bytes of the GPU that CUDA takes by default.
+
+    Another process asks: whoever does so keeps a part of the GPU until its end.
+    """
+    asked = subprocess.run(
+        [sys.executable, "-c", _ASK], capture_output=True, text=True, check=False, env=environment
+    )
+    if asked.returncode:
+        why = (asked.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise LockstepError(f"the GPU's free memory could not be read: {why}; use --device cpu")
+    return float(asked.stdout)

@@ -1,0 +1,253 @@
+"""Working off a list of jobs: largest first, several at once, and all of them or none; no torch."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY = 0.25
+"""Seconds after which a waiting driver looks whether it was asked to stop."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A command to be carried out once."""
+
+    name: str
+    """What tells it from the others."""
+    command: tuple[str, ...]
+    """The program and its arguments."""
+    log: Path
+    """The file to which it writes; the command is added to what is there."""
+    cost: float = 1.0
+    """Its size beside the others: the largest goes first."""
+    heavy: bool = False
+    """Whether it counts against the limit of heavy jobs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exit:
+    """How a job ended."""
+
+    job: Job
+    """Which."""
+    code: int | None
+    """Its exit code, minus the number of the signal that killed it; None if its machine, or the
+    process that watched over it, was lost."""
+    note: str = ""
+    """What its code and its log do not say: how it was lost, for one."""
+
+
+@runtime_checkable
+class Pool(Protocol):
+    """Where jobs are carried out."""
+
+    def start(self, job: Job) -> None:
+        """Begins a job; it may wait for a place of its own."""
+
+    def wait(self, timeout: float) -> list[Exit]:
+        """The jobs that have ended; waits for the first of them, `timeout` seconds at most."""
+
+    def stop(self, *, grace: float) -> list[Exit]:
+        """Asks all jobs to stop, after `grace` seconds insists, and returns when none is left."""
+
+    def close(self) -> None:
+        """Gives back what the pool holds; no job is going on any more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """Why the whole came to a halt."""
+
+    name: str
+    """The job that failed."""
+    code: int | None
+    """Its exit code; None if it had none: it took too long, or was lost."""
+    log: Path
+    """What it said."""
+    why: str
+    """What happened to it."""
+
+    def __str__(self) -> str:
+        code = "" if self.code is None else f" (exit code {self.code})"
+        return f"{self.name} {self.why}{code}; its log is {self.log}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Again:
+    """Jobs that take the place of one that did not come to its end."""
+
+    jobs: tuple[Job, ...]
+    """What to do instead, in the order of their cost."""
+    why: str
+    """What happened to the one before."""
+    fewer: bool = False
+    """Whether to have only half as many jobs at once from now on."""
+
+
+Judge: TypeAlias = Callable[[Exit, int], Failure | Again | None]
+"""From an exit and the number of jobs at once to what follows from it; None if all is well."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that happened to a job, for whoever watches."""
+
+    kind: Literal["start", "done", "again", "failed", "stopped"]
+    """What."""
+    job: Job
+    """To which."""
+    text: str = ""
+    """More about it."""
+    running: int = 0
+    """Jobs that are going on now."""
+    waiting: int = 0
+    """Jobs that have not begun."""
+
+
+OnEvent: TypeAlias = Callable[[Event], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How many jobs at once, and how long."""
+
+    slots: int
+    """Jobs at once."""
+    heavy: int = 0
+    """Heavy jobs among them; lighter ones may overtake those that wait. 0 sets no limit."""
+    timeout: float = 0.0
+    """Seconds that a job may take; 0 sets no limit."""
+    grace: float = 3.0
+    """Seconds in which jobs may end by themselves after another one has failed."""
+    farewell: float = 60.0
+    """Seconds in which jobs may end by themselves when the whole is asked to stop."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How it ended."""
+
+    failure: Failure | None = None
+    """What made it stop early."""
+    stopped: bool = False
+    """Whether it was asked to stop."""
+
+
+@dataclass
+class _Running:
+    job: Job
+    since: float
+
+
+class Driver:
+    """Works off jobs in a pool; the first failure ends all."""
+
+    def __init__(
+        self, jobs: Iterable[Job], pool: Pool, *, limits: Limits, judge: Judge, on_event: OnEvent
+    ) -> None:
+        self.pool, self.limits, self.judge, self.on_event = pool, limits, judge, on_event
+        self.slots = limits.slots
+        self._waiting = list(jobs)
+        self._sort()
+        self._running: dict[str, _Running] = {}
+
+    def go(self, stopped: Callable[[], bool]) -> Outcome:
+        """Returns when all jobs are done, one has failed, or `stopped` says so."""
+        try:
+            while self._waiting or self._running:
+                if stopped():
+                    self._end(grace=self.limits.farewell)
+                    return Outcome(stopped=True)
+                self._fill()
+                failure = self._look() or self._late()
+                if failure is not None:
+                    self._end(grace=self.limits.grace)
+                    return Outcome(failure=failure)
+        finally:
+            if self._running:  # on the way out with an error, such as a second interrupt
+                self.pool.stop(grace=0.0)
+        return Outcome()
+
+    def _sort(self) -> None:
+        self._waiting.sort(key=lambda job: (-job.cost, job.name))
+
+    def _fill(self) -> None:
+        while len(self._running) < self.slots:
+            job = next(filter(self._may_start, self._waiting), None)
+            if job is None:
+                return
+            self._waiting.remove(job)
+            self.pool.start(job)
+            self._running[job.name] = _Running(job, time.monotonic())
+            self._tell("start", job)
+
+    def _may_start(self, job: Job) -> bool:
+        heavy = sum(one.job.heavy for one in self._running.values())
+        return not (job.heavy and self.limits.heavy and heavy >= self.limits.heavy)
+
+    def _look(self) -> Failure | None:
+        """Waits a little for jobs to end; the first failure among them."""
+        failures = [self._ended(exit) for exit in self.pool.wait(self._patience())]
+        return next((failure for failure in failures if failure is not None), None)
+
+    def _ended(self, exit: Exit) -> Failure | None:
+        del self._running[exit.job.name]
+        verdict = self.judge(exit, self.slots)
+        if isinstance(verdict, Failure):
+            self._tell("failed", exit.job, verdict.why)
+            return verdict
+        if verdict is None:
+            self._tell("done", exit.job)
+            return None
+        if verdict.fewer:
+            self.slots = max(1, self.slots // 2)
+        self._waiting += verdict.jobs
+        self._sort()
+        self._tell("again", exit.job, verdict.why)
+        return None
+
+    def _patience(self) -> float:
+        if not self.limits.timeout or not self._running:
+            return LOOK_EVERY
+        oldest = min(one.since for one in self._running.values())
+        left = oldest + self.limits.timeout - time.monotonic()
+        return min(LOOK_EVERY, max(left, 0.0))
+
+    def _late(self) -> Failure | None:
+        if not self.limits.timeout:
+            return None
+        now = time.monotonic()
+        for one in self._running.values():
+            if now - one.since >= self.limits.timeout:
+                why = f"took longer than the timeout of {self.limits.timeout:g} s"
+                self._tell("failed", one.job, why)
+                return Failure(name=one.job.name, code=None, log=one.job.log, why=why)
+        return None
+
+    def _end(self, *, grace: float) -> None:
+        for exit in self.pool.stop(grace=grace):
+            del self._running[exit.job.name]
+            # One that came to its end before the request reached it is done all the same.
+            self._tell("stopped" if exit.code else "done", exit.job)
+
+    def _tell(
+        self,
+        kind: Literal["start", "done", "again", "failed", "stopped"],
+        job: Job,
+        text: str = "",
+    ) -> None:
+        log.info("%s %s %s", kind, job.name, text)
+        self.on_event(
+            Event(
+                kind=kind,
+                job=job,
+                text=text,
+                running=len(self._running),
+                waiting=len(self._waiting),
+            )
+        )

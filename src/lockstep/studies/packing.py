@@ -1,0 +1,91 @@
+"""Trials of one shape side by side in one run; imports no torch."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from itertools import pairwise
+
+from lockstep.errors import BadInput
+from lockstep.run.config import TrainConfig, pack as packed, pack_key
+from lockstep.studies.study import Trial
+
+MAX_MEMBERS = 48
+"""Members of a pack unless asked for otherwise; beyond it a GPU gains little from more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pack:
+    """Trials that are trained in one run."""
+
+    name: str
+    """Name of the run: equal for equal trials, so that an interrupted one is found again."""
+    trials: tuple[Trial, ...]
+    """Its members in order."""
+    config: TrainConfig
+    """Settings of the run."""
+    cost: float
+    """Environment steps of all members times the size of their world; for comparing packs."""
+
+    @property
+    def steps(self) -> int:
+        """Environment steps of all members."""
+        return sum(trial.config.total_steps for trial in self.trials)
+
+
+def packs(trials: Iterable[Trial], *, max_members: int = MAX_MEMBERS) -> list[Pack]:
+    """Every distinct trial in one pack, the costliest pack first.
+
+    Trials that may be members of one run are divided into parts of nearly equal size, in the order
+    in which they come; so equal trials give equal packs.
+    """
+    if max_members < 1:
+        raise BadInput(f"max_members must be at least 1, got {max_members}")
+    alike: dict[str, dict[str, Trial]] = {}
+    for trial in trials:
+        alike.setdefault(pack_key(trial.config), {}).setdefault(trial.hash, trial)
+    made = [
+        make_pack(part)
+        for group in alike.values()
+        for part in _parts(list(group.values()), max_members)
+    ]
+    return sorted(made, key=lambda pack: pack.cost, reverse=True)
+
+
+def make_pack(trials: Sequence[Trial]) -> Pack:
+    """One pack of these trials; BadInput names a setting in which they cannot differ."""
+    first = trials[0].config
+    digest = hashlib.sha256("\n".join(trial.hash for trial in trials).encode()).hexdigest()
+    return Pack(
+        name=f"{first.world.name}-{first.algorithm or first.learner.kind}-{digest[:12]}",
+        trials=tuple(trials),
+        config=packed([trial.config for trial in trials]),
+        cost=sum(cost(trial.config) for trial in trials),
+    )
+
+
+def halves(pack: Pack) -> list[Pack]:
+    """The same trials in two packs, for a machine whose memory the one does not fit into."""
+    if len(pack.trials) < 2:
+        raise BadInput(f"pack {pack.name} has one member and cannot be divided")
+    middle = (len(pack.trials) + 1) // 2
+    return [make_pack(pack.trials[:middle]), make_pack(pack.trials[middle:])]
+
+
+def cost(config: TrainConfig) -> float:
+    """Steps of a run times the size of its world: a rough measure, for comparing runs."""
+    return float(config.members * config.total_steps * _size(config.world))
+
+
+def _size(world: object) -> int:
+    """How much a step of the world has to do, as far as its settings say: how many of what."""
+    if not is_dataclass(world):
+        return 1
+    counts = [getattr(world, field.name) for field in fields(world) if field.name.startswith("n_")]
+    return max(1, sum(count for count in counts if isinstance(count, int)))
+
+
+def _parts(trials: list[Trial], limit: int) -> list[list[Trial]]:
+    """As few parts as possible, their sizes at most one apart."""
+    count = -(-len(trials) // limit)
+    bounds = [round(i * len(trials) / count) for i in range(count + 1)]
+    return [trials[a:b] for a, b in pairwise(bounds)]

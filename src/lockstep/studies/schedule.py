@@ -1,0 +1,295 @@
+"""A study on one machine or many: what is left of it as jobs, and what follows from their ends."""
+
+import logging
+import os
+import secrets
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from lockstep.errors import BadInput
+from lockstep.run.config import TrainConfig
+from lockstep.run.lock import RunLock
+from lockstep.run.rundir import RunDir, read_json
+from lockstep.studies import worker
+from lockstep.studies.jobs import Again, Driver, Exit, Failure, Job, Limits, OnEvent, Outcome, Pool
+from lockstep.studies.packing import MAX_MEMBERS, Pack, cost, halves, packs
+from lockstep.studies.status import HeldRun, held_runs
+from lockstep.studies.store import (
+    check_study,
+    file_pack,
+    logs_in,
+    results,
+    runs_in,
+    too_large_in,
+    write_study,
+)
+from lockstep.studies.study import Study, Trial
+
+log = logging.getLogger(__name__)
+
+Device: TypeAlias = Literal["auto", "cpu", "cuda"]
+KILLED = -9
+"""Exit code of a process that the system has killed, which it does when memory runs out."""
+LOSSES = 3
+"""How often a pack may lose its machine before that counts as a failure."""
+HEAVY = 0.5
+"""A pack is heavy if it costs more than this share of the largest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How the jobs of a study are made; where they are carried out is the pool's business."""
+
+    device: Device = "cpu"
+    """Where each of them trains."""
+    threads: int = 1
+    """CPU threads of each."""
+    max_members: int = MAX_MEMBERS
+    """Most trials that train side by side in one."""
+    only: tuple[str, ...] = ()
+    """Names of figures whose trials are trained; all of them if there is none."""
+    source: str = ""
+    """The file that declares the study, if it is one."""
+
+    def __post_init__(self) -> None:
+        for name in ("threads", "max_members"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where jobs are carried out, and how many at once."""
+
+    pool: Pool
+    limits: Limits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What is left to do."""
+
+    done: int
+    """Distinct trials that have a result."""
+    packs: tuple[Pack, ...]
+    """Packs to be trained, the costliest first."""
+    taken_up: int
+    """How many of them have begun already."""
+
+    @property
+    def trials(self) -> int:
+        """Distinct trials to be trained."""
+        return sum(len(pack.trials) for pack in self.packs)
+
+    @property
+    def members(self) -> int:
+        """Members of the largest pack."""
+        return max((len(pack.trials) for pack in self.packs), default=1)
+
+
+class Scheduler:
+    """Carries out a study under one root; only one at a time may.
+
+    Use it as a context: it holds the root's lock.
+    """
+
+    def __init__(self, study: Study, root: Path, settings: Settings) -> None:
+        self.study, self.settings = study, settings
+        self.root = root.resolve()
+        self.logs = logs_in(self.root) / _launch()
+        self._lock = RunLock(self.root)
+        self._packs: dict[str, Pack] = {}
+        self._losses: Counter[str] = Counter()
+
+    def __enter__(self) -> "Scheduler":
+        if self.root.exists():
+            check_study(self.root, self.study)
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(f"the folder {self.root} cannot be made: {error.strerror}") from error
+        self._lock.__enter__()
+        try:
+            write_study(self.root, self.study)
+        except BaseException:
+            self._lock.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.__exit__(None, None, None)
+
+    def work(self) -> Work:
+        """What is left: finished runs are filed, unfinished ones taken up, the rest is packed.
+
+        A run is taken up only as a whole: none of its trials has a result, and no other run that is
+        taken up holds one of them.
+        """
+        wanted = wanted_trials(self.study, self.settings.only)
+        held = [run for run in held_runs(self.root) if set(run.members) & set(wanted)]
+        left = self._left(wanted)
+        for run in held:
+            if run.finished and set(run.members) & set(left):
+                self._file(run)
+        left = self._left(wanted)
+        taken: list[Pack] = []
+        for run in held:
+            if not run.finished and set(run.members) <= set(left):
+                taken.append(_taken_up(self.root, run, left))
+                left = {id: trial for id, trial in left.items() if id not in run.members}
+        fresh = packs(left.values(), max_members=self.settings.max_members)
+        made = [*taken, *(part for pack in fresh for part in self._fitting(pack))]
+        return Work(
+            done=len(wanted) - sum(len(pack.trials) for pack in made),
+            packs=tuple(sorted(made, key=lambda pack: pack.cost, reverse=True)),
+            taken_up=len(taken),
+        )
+
+    def run(
+        self,
+        work: Work,
+        place: Place,
+        *,
+        on_event: OnEvent,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> Outcome:
+        """Trains what is left; returns when that is done, one pack has failed, or on request."""
+        driver = Driver(
+            self.jobs(work),
+            place.pool,
+            limits=place.limits,
+            judge=self._judge,
+            on_event=on_event,
+        )
+        return driver.go(stopped)
+
+    def jobs(self, work: Work) -> list[Job]:
+        """A job for each pack, with its order written."""
+        largest = max((pack.cost for pack in work.packs), default=0.0)
+        return [self._job(pack, heavy=pack.cost > HEAVY * largest) for pack in work.packs]
+
+    def _left(self, wanted: dict[str, Trial]) -> dict[str, Trial]:
+        done = {summary.id for summary in results(self.root)}
+        return {id: trial for id, trial in wanted.items() if id not in done}
+
+    def _file(self, run: HeldRun) -> None:
+        from lockstep.run.record import Run  # imports torch
+
+        file_pack(self.root, run.name, Run.open(runs_in(self.root) / run.name))
+
+    def _fitting(self, pack: Pack) -> Iterator[Pack]:
+        """The pack, in parts if it was seen not to fit into memory."""
+        if (too_large_in(self.root) / pack.name).exists() and len(pack.trials) > 1:
+            for half in halves(pack):
+                yield from self._fitting(half)
+        else:
+            yield pack
+
+    def _job(self, pack: Pack, *, heavy: bool) -> Job:
+        self._packs[pack.name] = pack
+        how = {"device": self.settings.device, "threads": self.settings.threads}
+        order = worker.Order(
+            root=self.root,
+            name=pack.name,
+            config=replace(pack.config, **how),  # type: ignore[arg-type]  # as Settings has them
+            source=self.settings.source,
+        )
+        file = self.logs / f"{pack.name}.json"
+        self.logs.mkdir(parents=True, exist_ok=True)
+        order.write(file)
+        return Job(
+            name=pack.name,
+            command=(sys.executable, "-m", worker.__name__, str(file)),
+            log=self.logs / f"{pack.name}.log",
+            cost=pack.cost,
+            heavy=heavy,
+        )
+
+    def _judge(self, exit: Exit, slots: int) -> Failure | Again | None:
+        if exit.code == worker.DONE:
+            return None
+        if exit.code is None:
+            return self._lost(exit)
+        if exit.code in (worker.OUT_OF_MEMORY, KILLED):
+            return self._out_of_memory(exit, slots)
+        why = "was stopped by somebody else" if exit.code == worker.STOPPED else "failed"
+        return _failure(exit, why)
+
+    def _lost(self, exit: Exit) -> Failure | Again:
+        self._losses[exit.job.name] += 1
+        if self._losses[exit.job.name] > LOSSES:
+            return _failure(exit, f"lost its machine {LOSSES + 1} times ({exit.note})")
+        why = f"its machine was lost ({exit.note}); it goes on from its last checkpoint"
+        return Again(jobs=(exit.job,), why=why)
+
+    def _out_of_memory(self, exit: Exit, slots: int) -> Failure | Again:
+        """First fewer at once, then smaller packs."""
+        if slots > 1:
+            why = f"memory ran out with {slots} at once; half as many from now on"
+            return Again(jobs=(exit.job,), why=why, fewer=True)
+        pack = self._packs[exit.job.name]
+        if len(pack.trials) == 1:
+            return _failure(exit, "has one trial and does not fit into memory")
+        self._set_aside(pack)
+        parts = [self._job(half, heavy=exit.job.heavy) for half in halves(pack)]
+        why = f"memory ran out; its {len(pack.trials)} trials start again in two packs"
+        return Again(jobs=tuple(parts), why=why)
+
+    def _set_aside(self, pack: Pack) -> None:
+        """Moves a run that does not fit away, so that nobody takes it up and it is remembered."""
+        aside = too_large_in(self.root) / pack.name
+        aside.parent.mkdir(exist_ok=True)
+        folder = runs_in(self.root) / pack.name
+        if folder.exists():
+            folder.rename(aside)
+        else:
+            aside.mkdir()
+
+
+def wanted_trials(study: Study, only: tuple[str, ...] = ()) -> dict[str, Trial]:
+    """The distinct trials of a study, or of some of its figures, by name."""
+    if not only:
+        return study.distinct()
+    shown = [trial for name in only for trial in study.figure(name).trials()]
+    return {trial.hash: trial for trial in shown}
+
+
+def until(seconds: float, stopped: Callable[[], bool]) -> Callable[[], bool]:
+    """`stopped`, or when so many seconds have passed; 0 sets no limit."""
+    end = time.monotonic() + seconds
+    return lambda: stopped() or bool(seconds and time.monotonic() >= end)
+
+
+def _taken_up(root: Path, run: HeldRun, trials: dict[str, Trial]) -> Pack:
+    config = TrainConfig.from_json(read_json(RunDir(runs_in(root) / run.name).config))
+    members = tuple(trials[id] for id in run.members)
+    return Pack(name=run.name, trials=members, config=config, cost=cost(config))
+
+
+def _launch() -> str:
+    """A name that no other launch has."""
+    return f"{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}-{secrets.token_hex(3)}"
+
+
+def _failure(exit: Exit, why: str) -> Failure:
+    said = _last_words(exit.job.log)
+    return Failure(
+        name=exit.job.name,
+        code=exit.code,
+        log=exit.job.log,
+        why=f"{why}: {said}" if said else why,
+    )
+
+
+def _last_words(file: Path) -> str:
+    try:
+        lines = file.read_text(errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return lines[-1] if lines else ""

@@ -1,0 +1,66 @@
+"""How many processes, and how many threads each."""
+
+import os
+
+import pytest
+
+from lockstep.errors import LockstepError
+from lockstep.studies import budget
+from lockstep.studies.budget import GB, cpu_slots, gpu_slots
+
+PLENTY = 1000 * GB
+
+
+def test_as_many_processes_as_asked_if_there_is_room():
+    assert cpu_slots(3, threads=1, cores=16, available=PLENTY) == 3
+
+
+def test_cores_bound_the_processes_and_threads_share_them():
+    assert cpu_slots(100, threads=1, cores=16, available=PLENTY) == 16
+    assert cpu_slots(100, threads=4, cores=16, available=PLENTY) == 4
+
+
+def test_memory_bounds_the_processes_at_eight_tenths_of_a_gigabyte_above_four():
+    assert cpu_slots(100, threads=1, cores=64, available=12 * GB) == 10
+    assert cpu_slots(100, threads=1, cores=64, available=4.9 * GB) == 1
+
+
+def test_zero_asks_for_as_many_as_there_is_room_for():
+    assert cpu_slots(0, threads=1, cores=16, available=PLENTY) == 16
+    assert cpu_slots(0, threads=2, cores=16, available=8 * GB) == 5
+
+
+def test_one_process_is_always_allowed():
+    assert cpu_slots(5, threads=8, cores=2, available=1 * GB) == 1
+    assert gpu_slots(5, members=1000, cores=2, free=1 * GB) == 1
+
+
+def test_larger_packs_leave_room_for_fewer_processes_on_a_gpu():
+    small = gpu_slots(0, members=5, cores=16, free=16 * GB)
+    large = gpu_slots(0, members=50, cores=16, free=16 * GB)
+    assert (small, large) == (12, 2)
+
+
+def test_processes_on_a_gpu_are_bounded_by_cores_and_by_what_was_asked():
+    assert gpu_slots(0, members=1, cores=4, free=140 * GB) == 4
+    assert gpu_slots(2, members=1, cores=16, free=140 * GB) == 2
+    assert gpu_slots(100, members=1, cores=64, free=140 * GB) == budget.GPU_PROCESSES
+
+
+def test_four_libraries_are_told_how_many_threads_to_take():
+    assert budget.thread_environment(3) == {
+        "OMP_NUM_THREADS": "3",
+        "MKL_NUM_THREADS": "3",
+        "OPENBLAS_NUM_THREADS": "3",
+        "NUMEXPR_NUM_THREADS": "3",
+    }
+
+
+def test_this_machine_has_room_for_one_process():
+    assert 1 <= budget.slots(1, threads=1, members=1, device="cpu") <= budget.cores()
+
+
+def test_a_gpu_that_is_not_there_is_said_to_be_unreadable():
+    hidden = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    with pytest.raises(LockstepError, match=r"free memory could not be read: .*; use --device cpu"):
+        budget.gpu_free(hidden)
