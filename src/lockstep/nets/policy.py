@@ -117,7 +117,9 @@ class Policy(nn.Module):
         if self.memory is not None:
             context, memory = self.memory(context, memory, starts)
         numbers = context[..., :0] if self.head is None else self.head(context)
-        outputs = numbers.split([k * n for k, n in self.widths.values()], dim=-1)
+        widths = [k * n for k, n in self.widths.values()]
+        # The gradient of a split is a copy of all its parts, also where there is one.
+        outputs = numbers.split(widths, dim=-1) if len(widths) > 1 else (numbers,)
         params: Parameters = {}
         for (name, (k, n)), output in zip(self.widths.items(), outputs, strict=True):
             params[name] = output.unflatten(-1, (k, n))  # [T, N, A, k, n]

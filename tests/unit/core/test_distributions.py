@@ -25,7 +25,7 @@ def draw(*, lanes: int = L, seed: int = 0) -> Draw:
 
 
 def numbers(*shape: int, seed: int = 1) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def beta(seed: int = 1) -> Beta:
@@ -121,6 +121,27 @@ def test_gradients_of_continuous_parts_pass_gradcheck(
 
     assert not x.requires_grad
     assert torch.autograd.gradcheck(everything, (first, second))
+
+
+@pytest.mark.parametrize("shared", [(), (U,), (1, U), (L, 1, U), (L, A, 1)])
+@pytest.mark.parametrize("family", [ClippedGaussian, SigmoidGaussian])
+def test_a_deviation_that_rows_share_gives_the_numbers_and_gradients_of_each_rows_own(
+    family: Callable[[Tensor, Tensor], Distribution], shared: tuple[int, ...]
+) -> None:
+    mean, log_std = numbers(L, A, U).requires_grad_(), 0.3 * numbers(*shared, seed=2)
+    log_std.requires_grad_()
+    other = family(numbers(L, A, U, seed=3), 0.3 * numbers(*shared, seed=4))
+    x = family(mean, log_std).sample(draw())
+
+    def everything(mean: Tensor, log_std: Tensor) -> tuple[Tensor, ...]:
+        part = family(mean, log_std)
+        return (*part.log_prob_and_entropy(x), part.kl(other))
+
+    own = everything(mean, log_std.expand(L, A, U).contiguous())
+    for together, apart in zip(everything(mean, log_std), own, strict=True):
+        assert together.shape == (L, A)
+        assert torch.allclose(together, apart, rtol=1e-12)
+    assert torch.autograd.gradcheck(everything, (mean, log_std))
 
 
 def test_gradients_of_a_masked_choice_pass_gradcheck() -> None:
