@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lockstep.worlds.city_growth.candidates import CandidateSet
 from lockstep.worlds.city_growth.config import CityConfig
-from lockstep.worlds.city_growth.state import NEVER, State
+from lockstep.worlds.city_growth.state import FREE, NEVER, State
 from lockstep.worlds.city_growth.tables import Ground, Tensors
 
 _NEIGHBOUR_PX = (5.0, 20.0)
@@ -78,20 +78,20 @@ def build(
     wanted = (picks > 0).cumprod(dim=-1) > 0  # nothing counts after a stop
     offered = wanted & (picked[..., -1] >= 0)
     at = slots.clamp(min=0).flatten(1)  # [L, k * R]
-    taken = (state.owner.gather(1, at) >= 0).view_as(slots)
-    if slots.shape[-1] > 1:
-        taken = taken & (slots >= 0)
+    free = (state.owner.gather(1, at) < 0).view_as(slots)
+    several = slots.shape[-1] > 1
+    free = (free | (slots < 0)).all(dim=-1) if several else free.squeeze(-1)  # [L, k]
     money = candidates.money.gather(2, row.unsqueeze(1).expand(-1, 3, -1))  # [L, 3, k]
     cost = money[:, 2]
-    stands = _first_come(offered & ~taken.any(dim=-1), slots, cost, candidates.budget)
+    stands = _first_come(offered & free, slots, cost, candidates.budget)
 
-    up = stands.unsqueeze(-1) & (slots >= 0)  # [L, k, R]
-    _mark(state, agent, up, slots, kind, cost)
+    up = stands.unsqueeze(-1) & (slots >= 0) if several else stands.unsqueeze(-1)  # [L, k, R]
+    _mark(state, agent, up, at, kind, cost)
     if config.reward.diversity:
         when = state.month.unsqueeze(-1).where(stands, NEVER)
         state.last_built.select(1, agent).scatter_reduce_(1, kind, when, reduce="amax")
     gap_px = ground.gap_px[state.map.unsqueeze(-1), at]  # [L, k * R, N]
-    up = up.flatten(1).unsqueeze(-1)  # [L, k * R, 1]
+    up = up.flatten(1).unsqueeze(-1) if several else up  # [L, k * R, 1]
     neighbours = None
     if config.reward.cooperation:
         others = (state.owner >= 0) & (state.owner != agent)
@@ -142,18 +142,19 @@ def _first_come(able: Tensor, slots: Tensor, cost: Tensor, budget: Tensor | None
     return torch.stack(stands, dim=-1)
 
 
-def _mark(state: State, agent: int, up: Tensor, slots: Tensor, kind: Tensor, cost: Tensor) -> None:
-    """Writes owner, type, price paid and counts for the slots where `up` `[L, k, R]`."""
-    N = state.owner.shape[1]
-    place = torch.where(up, slots, N)  # [L, k, R]; N is a slot that is cut off
-    code = (kind + 1).unsqueeze(-1).expand_as(slots)
-    new_kind = torch.zeros(len(kind), N + 1, dtype=torch.int64, device=kind.device)
-    new_kind = new_kind.scatter_(1, place.flatten(1), code.flatten(1))[:, :N]
-    state.owner.masked_fill_(new_kind > 0, agent)
-    state.kind.add_(new_kind)  # FREE is -1 and each slot is taken once
+def _mark(state: State, agent: int, up: Tensor, at: Tensor, kind: Tensor, cost: Tensor) -> None:
+    """Writes owner, type, price paid and counts of the slots `at` `[L, k * R]` where `up`.
+
+    `up` is `[L, k, R]`. What is built stands on free ground, whose numbers are the least there are:
+    so the larger one stays, and a slot named twice, or not built on, is written to without harm.
+    """
+    L, k, R = up.shape
+    down = ~up
+    new_kind = kind.unsqueeze(-1).expand(L, k, R).masked_fill(down, FREE).view(L, k * R)
+    state.kind.scatter_reduce_(1, at, new_kind, reduce="amax")
+    state.owner.masked_fill_((state.kind >= 0) & (state.owner < 0), agent)
     stands = up[..., 0]
-    paid = torch.nn.functional.pad(state.paid, (0, 1)).scatter_(1, place[..., 0], cost)
-    state.paid.copy_(paid[:, :N])
+    state.paid.scatter_add_(1, at[:, ::R], cost * stands)
     state.count.select(1, agent).scatter_add_(1, kind, stands.long())
 
 
