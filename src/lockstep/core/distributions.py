@@ -120,10 +120,11 @@ class _SquaredDistance(torch.autograd.Function):
         z = (mean - x).mul_(inverse)  # laid out as the mean is, which is contiguous
         ctx.save_for_backward(z, inverse)
         # A square of norms, since a product of vectors would lose digits where TF32 is on.
-        return torch.linalg.vector_norm(z, dim=-1).square_()
+        distance: Tensor = torch.linalg.vector_norm(z, dim=-1)
+        return distance.square_()
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]  # torch has no types here
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, Tensor]:
         z, inverse = ctx.saved_tensors
         half = z * grad.unsqueeze(-1)
@@ -146,7 +147,8 @@ class _Normal:
 
     def _log_prob(self, x: Tensor) -> PerRow:
         """Log-density of the unsquashed numbers, summed."""
-        square = _SquaredDistance.apply(x, self.mean, self.log_std)
+        fused = _SquaredDistance.apply
+        square: Tensor = fused(x, self.mean, self.log_std)  # type: ignore[no-untyped-call]  # torch's own
         return -0.5 * square - (self.log_std + _LOG_SQRT_2_PI).sum(dim=-1)
 
     def entropy(self) -> PerRow:
