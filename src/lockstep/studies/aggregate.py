@@ -23,9 +23,6 @@ FORMAT = 1
 
 USABLE: tuple[State, ...] = ("done", "duplicate")
 """States of a trial whose result may be used."""
-ABSENT: tuple[State, ...] = ("missing", "running", "failed")
-"""States of a trial that has no result yet, and may be left out if that is asked for."""
-
 LISTED = 100
 """Trials that an error names, at most."""
 
@@ -33,15 +30,13 @@ LISTED = 100
 class Unusable(BadInput):
     """Trials that figures need have no result, or one that must not be used."""
 
-    def __init__(self, study: Study, problems: Sequence[str], *, of: int, absent: bool) -> None:
+    def __init__(self, study: Study, problems: Sequence[str], *, of: int) -> None:
         more = len(problems) - LISTED
         lines = [*problems[:LISTED], *([f"and {more} more"] if more > 0 else [])]
-        way_out = f"train them with `lockstep study run {study.name}`"
-        if absent:
-            way_out += ", or leave out what is missing with --allow-missing"
         super().__init__(
             f"{len(problems)} of {of} trials of {study.name} cannot be used, so nothing is made of "
-            "them:\n" + "".join(f"  {line}\n" for line in lines) + way_out
+            "them:\n" + "".join(f"  {line}\n" for line in lines) + f"train them with `lockstep "
+            f"study run {study.name}`, or leave them out with --allow-missing"
         )
         self.problems = list(problems)
 
@@ -119,7 +114,7 @@ class Results:
     statuses: dict[str, TrialStatus]
     """What has become of each trial that the figures need."""
     left_out: tuple[str, ...]
-    """Trials without a result."""
+    """Trials without a result that may be used, and why."""
 
     def marks(self, figure: str, metric: str) -> tuple[Mark, ...]:
         """The marks of a figure, measured by one of its metrics."""
@@ -168,9 +163,9 @@ def gather(
 ) -> Results:
     """The results behind the figures `only`, or all of them, as they lie in `root`.
 
-    Unusable lists every trial that has no result, or one that is stale or damaged. With
-    `allow_missing` a trial without a result is left out, and so is its point: a mean over fewer
-    seeds than its neighbours' would not be comparable. What is stale or damaged stays refused.
+    Unusable lists every trial that has no result, or one that is stale or damaged: such a result
+    is never shown. With `allow_missing` these trials are left out, and so are their points: a mean
+    over fewer seeds than its neighbours' would not be comparable.
     """
     check_study(root, study)
     for name in only:
@@ -180,15 +175,9 @@ def gather(
     statuses, curves = _checked(study, root, needed)
     broken = {id: one for id, one in statuses.items() if one.state not in USABLE}
     told = {id: f"{where[id]}: {one.state}, {one.detail}" for id, one in broken.items()}
-    fatal = [id for id, one in broken.items() if one.state not in ABSENT]
-    refused = fatal if allow_missing else list(broken)
-    if refused:
-        absent = not allow_missing and not fatal
-        problems = [told[id] for id in refused]
-        raise Unusable(study, problems, of=len(needed), absent=absent)
-    found = Results(
-        study=study, figures={}, statuses=statuses, left_out=tuple(told[id] for id in broken)
-    )
+    if broken and not allow_missing:
+        raise Unusable(study, list(told.values()), of=len(needed))
+    found = Results(study=study, figures={}, statuses=statuses, left_out=tuple(told.values()))
     for figure in shown:
         found.figures[figure.name] = _measured(figure, found, curves)
     return found

@@ -14,15 +14,16 @@ Statistic: TypeAlias = Callable[[NDArray[np.float64]], float]
 RESAMPLES = 2000
 """Resamples behind an interval: its ends then move by about a tenth of its width by chance."""
 
+LEVEL = 0.05
+"""Probability below which a difference counts as separated from nothing."""
+
 
 def iqm(values: Values) -> float:
     """Interquartile mean: a quarter of the values, rounded down, is left out at either end.
 
     This is the trimmed mean of Agarwal et al. (2021); of fewer than four values it is the mean.
     """
-    ordered = np.sort(_checked(values))
-    cut = len(ordered) // 4
-    return float(ordered[cut : len(ordered) - cut].mean())
+    return float(_trimmed(_checked(values)))
 
 
 def bootstrap(
@@ -61,6 +62,28 @@ def bootstrap(
     return float(low), float(high)
 
 
+def bootstrap_curves(
+    curves: NDArray[np.float64], seed: int = 0, *, confidence: float = 0.95
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Interquartile mean over seeds of curves `[seeds, updates]`, with a percentile interval.
+
+    Whole curves are resampled, so an update's interval is that of `bootstrap` but for the draw.
+    An update in which a seed has no number has none either.
+    """
+    n = len(curves)
+    generator = np.random.default_rng(seed)
+    drawn = np.sort(generator.integers(n, size=(RESAMPLES, n)), axis=1)
+    rows, count = np.unique(drawn, axis=0, return_counts=True)
+    resampled = np.stack([_trimmed(curves[row]) for row in rows])  # [rows, updates]
+    edge = (1.0 - confidence) / 2.0
+    middle = _trimmed(curves)
+    low, high = (
+        np.where(np.isnan(middle), np.nan, _weighted_quantile(resampled, count, q))
+        for q in (edge, 1.0 - edge)
+    )
+    return middle, low, high
+
+
 @dataclass(frozen=True, kw_only=True)
 class Paired:
     """Differences of two series over the seeds that both have."""
@@ -69,11 +92,20 @@ class Paired:
     error: float
     """Standard error of the mean; NaN of a single pair."""
     pairs: int
+    freedom: int
+    """Degrees of freedom of that error."""
+
+    @property
+    def p(self) -> float:
+        """Two-sided probability of such a difference if there is none (Student's t); or 1."""
+        if math.isnan(self.error) or not self.mean:
+            return 1.0
+        return student_p(self.mean / self.error, self.freedom) if self.error else 0.0
 
     @property
     def separated(self) -> bool:
-        """Whether the difference exceeds its standard error; a single pair never does."""
-        return abs(self.mean) > self.error
+        """Whether the difference is told from nothing at the 5 % level; one pair never is."""
+        return self.p < LEVEL
 
     def __str__(self) -> str:
         error = "one pair" if math.isnan(self.error) else f"± {self.error:.2g}"
@@ -86,7 +118,30 @@ def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Paired:
     if common:
         return _estimate([first[seed] - second[seed] for seed in common])
     one, other = (_estimate(list(values.values())) for values in (first, second))
-    return Paired(mean=one.mean - other.mean, error=math.hypot(one.error, other.error), pairs=0)
+    return Paired(
+        mean=one.mean - other.mean,
+        error=math.hypot(one.error, other.error),
+        pairs=0,
+        freedom=min(one.freedom, other.freedom),
+    )
+
+
+def student_p(t: float, freedom: int) -> float:
+    """Two-sided tail probability of Student's t, exact for a whole number of degrees of freedom.
+
+    The series are those of Abramowitz and Stegun, 26.7.3 and 26.7.4.
+    """
+    if freedom < 1:
+        raise ValueError(f"freedom must be at least 1, got {freedom}")
+    angle = math.atan(abs(t) / math.sqrt(freedom))
+    sine, cosine = math.sin(angle), math.cos(angle)
+    odd = freedom % 2
+    term, total = (cosine, cosine if freedom > 1 else 0.0) if odd else (1.0, 1.0)
+    for k in range(3 if odd else 2, freedom - 1, 2):
+        term *= cosine * cosine * (k - 1) / k
+        total += term
+    inside = 2.0 / math.pi * (angle + sine * total) if odd else sine * total
+    return max(0.0, 1.0 - inside)
 
 
 def spearman(first: Values, second: Values) -> float:
@@ -109,7 +164,26 @@ def _ranks(x: NDArray[np.float64]) -> NDArray[np.float64]:
 def _estimate(values: Sequence[float]) -> Paired:
     x = _checked(values)
     error = float(x.std(ddof=1)) / math.sqrt(len(x)) if len(x) > 1 else math.nan
-    return Paired(mean=float(x.mean()), error=error, pairs=len(x))
+    return Paired(mean=float(x.mean()), error=error, pairs=len(x), freedom=max(1, len(x) - 1))
+
+
+def _trimmed(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Interquartile mean over the first axis; NaN where there is one among the values."""
+    ordered = np.sort(x, axis=0)  # NaN comes last
+    cut = len(x) // 4
+    mean: NDArray[np.float64] = ordered[cut : len(x) - cut].mean(axis=0)
+    return np.where(np.isnan(ordered[-1]), np.nan, mean)
+
+
+def _weighted_quantile(
+    x: NDArray[np.float64], count: NDArray[np.int64], q: float
+) -> NDArray[np.float64]:
+    """The value at which a share `q` of the counted rows of `x` `[rows, updates]` is reached."""
+    order = np.argsort(x, axis=0)
+    reached = np.cumsum(count[order], axis=0) >= q * count.sum()
+    first = np.take_along_axis(order, reached.argmax(axis=0)[None], axis=0)
+    value: NDArray[np.float64] = np.take_along_axis(x, first, axis=0)[0]
+    return value
 
 
 def _checked(values: Values) -> NDArray[np.float64]:

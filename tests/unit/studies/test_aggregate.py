@@ -107,13 +107,16 @@ def test_what_is_missing_may_be_left_out_and_is_recorded(study: Study, copy: Pat
     ]
 
 
-def test_a_stale_result_is_refused_even_where_missing_ones_are_allowed(study: Study, copy: Path):
+def test_a_stale_result_is_refused_and_never_shown(study: Study, copy: Path):
     old = study.figure("clock").points[1].trials[1]
     shutil.rmtree(folder(copy, old))
     roots.file(old, copy, {roots.ENERGY: [1.0, 2.0, 3.0]}, code="other")
-    with pytest.raises(Unusable, match="stale, pack trained it with other code") as told:
-        aggregate(study, copy, allow_missing=True)
-    assert "--allow-missing" not in str(told.value)
+    with pytest.raises(Unusable, match="stale, pack trained it with other code"):
+        aggregate(study, copy)
+    found = gather(study, copy, allow_missing=True)
+    assert [mark.x for mark in found.marks("clock", roots.ENERGY)] == [0.5]
+    assert found.lacking("clock") == 1
+    assert "stale" in found.left_out[0]
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"id": "another", "curves": {}}', '{"id": "x"}'])
@@ -121,7 +124,8 @@ def test_damaged_curves_are_refused(study: Study, copy: Path, content: str):
     trial = study.figure("band").points[0].trials[0]
     (folder(copy, trial) / store.CURVES).write_text(content)
     with pytest.raises(Unusable, match=r"seed 1 .*: corrupt, .*curve.json cannot be used"):
-        aggregate(study, copy, allow_missing=True)
+        aggregate(study, copy)
+    assert gather(study, copy, allow_missing=True).lacking("band") == 1
 
 
 def test_a_damaged_summary_is_refused(study: Study, copy: Path):

@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from scipy import stats as reference
 
-from lockstep.studies.stats import bootstrap, iqm, paired, spearman
+from lockstep.studies.stats import (
+    bootstrap,
+    bootstrap_curves,
+    iqm,
+    paired,
+    spearman,
+    student_p,
+)
 
 NUMBERS = st.lists(st.floats(-1e3, 1e3, allow_nan=False), min_size=1, max_size=30)
 
@@ -58,9 +65,53 @@ def test_pairs_are_taken_by_seed():
     gap = paired(ours, theirs)
     assert gap.mean == pytest.approx(0.4 / 3)
     assert gap.error == pytest.approx(np.std([0.1, 0.2, 0.1], ddof=1) / math.sqrt(3))
-    assert gap.separated
-    assert gap.pairs == 3
-    assert not paired(ours, dict(zip(ours, theirs.values(), strict=False)) | {42: 3.0}).separated
+    assert (gap.pairs, gap.freedom) == (3, 2)
+    assert gap.p == pytest.approx(
+        reference.ttest_rel(list(ours.values()), list(theirs.values())).pvalue
+    )
+    assert not gap.separated  # four standard errors are not much with three pairs
+    assert paired(ours | {45: 2.0}, theirs | {45: 1.85}).separated
+
+
+def test_the_level_at_which_pairs_separate_is_that_of_students_test():
+    generator = np.random.default_rng(3)
+    chance = [paired(*_twins(generator)).separated for _ in range(2000)]
+    assert np.mean(chance) == pytest.approx(0.05, abs=0.015)
+
+
+def _twins(generator: np.random.Generator) -> tuple[dict[int, float], dict[int, float]]:
+    """Two series of three seeds without any difference between them."""
+    rows = generator.normal(size=(2, 3))
+    one, other = (dict(enumerate(map(float, row))) for row in rows)
+    return one, other
+
+
+def test_equal_series_do_not_separate_and_a_constant_difference_does():
+    same = {0: 1.0, 1: 2.0}
+    assert paired(same, same).p == 1.0
+    assert paired(same, {0: 0.5, 1: 1.5}).separated
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 7, 30])
+@pytest.mark.parametrize("t", [0.0, 0.3, -2.0, 12.0])
+def test_the_tail_of_students_distribution_is_exact(t: float, freedom: int):
+    expected = 2.0 * reference.t.sf(abs(t), freedom)
+    assert student_p(t, freedom) == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_band_is_at_every_update_the_interval_of_its_values():
+    curves = np.random.default_rng(1).normal(size=(9, 4)).cumsum(axis=1)
+    middle, low, high = bootstrap_curves(curves)
+    for update in range(4):
+        assert middle[update] == iqm(curves[:, update])
+        ends = bootstrap(curves[:, update])
+        assert (low[update], high[update]) == pytest.approx(ends, abs=0.05)
+
+
+def test_a_band_has_a_gap_where_a_seed_has_no_number():
+    curves = np.array([[1.0, np.nan, 3.0], [2.0, 2.0, 5.0]])
+    for line in bootstrap_curves(curves):
+        assert np.isnan(line).tolist() == [False, True, False]
 
 
 def test_a_difference_within_its_error_is_not_separated():
