@@ -96,7 +96,7 @@ class PlanFlags(StudyFlags):
     rate: float | None = None
     """Environment steps of all members per second; by default as measured from finished packs."""
     max_members: int = MAX_MEMBERS
-    """Most trials that are trained side by side in one pack."""
+    """Most trials that are trained side by side in one pack; the default is that of a GPU."""
     json: bool = False
     """Print everything as JSON, and nothing else, on standard output."""
 

@@ -13,9 +13,18 @@ from lockstep.cli.study_flags import StudyFlags
 from lockstep.run.stop import stop_on_signals
 from lockstep.studies import budget
 from lockstep.studies.jobs import Event, Limits, Outcome
+from lockstep.studies.leavings import Keep
 from lockstep.studies.local import LocalPool
-from lockstep.studies.packing import MAX_MEMBERS
-from lockstep.studies.schedule import Device, Place, Scheduler, Settings, Work, until
+from lockstep.studies.packing import MAX_MEMBERS, MAX_MEMBERS_CPU
+from lockstep.studies.schedule import (
+    CHECKPOINT_EVERY,
+    Device,
+    Place,
+    Scheduler,
+    Settings,
+    Work,
+    until,
+)
 
 DESCRIPTION = """\
 Train the trials of a study that have no result yet: packs of them in processes of their own, the
@@ -26,11 +35,11 @@ ends the others. An interrupt (Ctrl-C) or SIGTERM stops all with a checkpoint.
 examples:
   lockstep study run uav-paper --smoke
   lockstep study run uav-paper --only fig6 --device cuda
-  lockstep study run uav-paper --stop-after 540
+  lockstep study run uav-paper --start-until 400 --stop-after 540
   lockstep study run uav-paper --backend ray --ray-address auto
   lockstep study run uav-paper --backend slurm --slurm-partition gpu --device cuda --dry-run
 
-Exit code: 0 if every trial has a result, or --stop-after stopped it; 1 otherwise."""
+Exit code: 0 if every trial has a result, or --stop-after or --start-until ended it; 1 otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +54,22 @@ class RunFlags(StudyFlags):
     """CPU threads of each."""
     device: Device = "auto"
     """Where to train; auto takes the GPU if there is one, and says what it took."""
-    max_members: int = MAX_MEMBERS
-    """Most trials that are trained side by side in one pack."""
+    max_members: int = 0
+    """Most trials that are trained side by side in one pack; 0 takes 48, and 6 on the CPU."""
     max_heavy: int = 0
-    """Of the packs that cost more than half of the largest, so many at once; 0 sets no limit."""
+    """Of the packs that cost more than half of the largest or keep a replay, so many at once; 0
+    sets no limit."""
     timeout: float = 0.0
     """Seconds that a pack may take; 0 sets no limit."""
     stop_after: float = 0.0
     """Seconds after which to stop with checkpoints; the same command goes on. 0 never."""
+    start_until: float = 0.0
+    """Seconds after which no pack is begun any more, and the others come to their end. 0 never."""
+    checkpoint_every: int = CHECKPOINT_EVERY
+    """Updates between checkpoints; a pack that is stopped writes one in any case."""
+    keep: Keep = "flights"
+    """What is kept of a pack when its results are filed: the policies that figures of flights show,
+    the policies of all trials, or whole runs with their checkpoints."""
     backend: Literal["local", "ray", "slurm"] = "local"
     """Where the processes run: on this machine, in a Ray cluster, or as jobs of Slurm."""
     ray_address: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS")] = None
@@ -65,7 +82,10 @@ class RunFlags(StudyFlags):
     """With --backend slurm: print what would be submitted, and submit nothing."""
 
     def __post_init__(self) -> None:
-        for name in ("jobs", "max_heavy", "timeout", "stop_after"):
+        for name in (
+            *("jobs", "max_members", "max_heavy"),
+            *("timeout", "stop_after", "start_until"),
+        ):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be 0 or more, got {getattr(self, name)}")
         if self.dry_run and self.backend != "slurm":
@@ -81,13 +101,17 @@ def main(argv: Sequence[str]) -> int:
     for name in flags.only:
         study.figure(name)
     console = Console()
+    device = _device(flags, console)
+    most = MAX_MEMBERS_CPU if device == "cpu" else MAX_MEMBERS
     with bad_settings():
         settings = Settings(
-            device=_device(flags, console),
+            device=device,
             threads=flags.threads,
-            max_members=flags.max_members,
+            max_members=flags.max_members or most,
             only=flags.only,
             source=flags.source,
+            keep=flags.keep,
+            checkpoint_every=flags.checkpoint_every,
         )
     with ExitStack() as stack:
         stopped = stack.enter_context(stop_on_signals())
@@ -160,13 +184,19 @@ def _place(flags: RunFlags, settings: Settings, work: Work, scheduler: Scheduler
         return Place(pool=slurm, limits=_limits(flags, flags.jobs or JOBS, 0.0))
     assert settings.device != "auto"
     slots = budget.slots(
-        flags.jobs, threads=flags.threads, members=work.members, device=settings.device
+        flags.jobs,
+        threads=flags.threads,
+        members=work.members,
+        replays=work.replays,
+        device=settings.device,
     )
     return Place(pool=LocalPool(extra), limits=_limits(flags, slots, flags.timeout))
 
 
 def _limits(flags: RunFlags, slots: int, timeout: float) -> Limits:
-    return Limits(slots=slots, heavy=flags.max_heavy, timeout=timeout)
+    return Limits(
+        slots=slots, heavy=flags.max_heavy, timeout=timeout, start_until=flags.start_until
+    )
 
 
 def _tell(event: Event, console: Console) -> None:

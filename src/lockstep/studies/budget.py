@@ -21,14 +21,17 @@ GB = 1e9
 RESERVE = 4 * GB
 """Memory that is left to everything else on the machine."""
 PER_PROCESS = 0.8 * GB
-"""Memory that a process on the CPU is expected to take."""
+"""Memory that a process is expected to take."""
+PER_REPLAY = 3 * GB
+"""Memory that a member with a replay is expected to take there, when it writes a checkpoint."""
 GPU_RESERVE = 1.5 * GB
 """Memory of the GPU that is left free."""
 GPU_CONTEXT = 0.6 * GB
 """Memory that a process takes on the GPU before it has computed anything."""
-GPU_PER_MEMBER = 0.1 * GB
-"""Memory that each member of a pack is expected to take there: an estimate, on the safe side for
-the worlds that ship. Where it is not, packs are halved when memory runs out."""
+GPU_PER_MEMBER = 0.35 * GB
+"""Memory that each member of a pack is expected to take there, on the safe side for the UAV paper's
+largest scene. Where it is not, fewer packs go on at once when memory runs out, and then smaller
+ones."""
 GPU_PROCESSES = 12
 """More processes than this gain nothing on one GPU: they take turns."""
 
@@ -38,12 +41,14 @@ def thread_environment(threads: int) -> dict[str, str]:
     return dict.fromkeys(THREAD_VARIABLES, str(threads))
 
 
-def cpu_slots(asked: int, *, threads: int, cores: int, available: float) -> int:
+def cpu_slots(asked: int, *, threads: int, cores: int, available: float, replays: int = 0) -> int:
     """Processes at once on the CPU: as asked, as cores allow and as memory allows; at least one.
 
-    `asked` 0 means as many as there is room for. `available` is free memory in bytes.
+    `asked` 0 means as many as there is room for. `available` is free memory in bytes, `replays` the
+    most members with a replay that a process may have.
     """
-    fits = min(cores // threads, int((available - RESERVE) // PER_PROCESS))
+    each = PER_PROCESS + replays * PER_REPLAY
+    fits = min(cores // threads, int((available - RESERVE) // each))
     return max(1, min(asked, fits) if asked else fits)
 
 
@@ -57,12 +62,14 @@ def gpu_slots(asked: int, *, members: int, cores: int, free: float) -> int:
     return max(1, min(asked, fits) if asked else fits)
 
 
-def slots(asked: int, *, threads: int, members: int, device: str) -> int:
+def slots(asked: int, *, threads: int, members: int, replays: int, device: str) -> int:
     """Processes at once on this machine, as it is now."""
-    if device == "cuda":
-        return gpu_slots(asked, members=members, cores=cores(), free=gpu_free())
     available = float(psutil.virtual_memory().available)
-    return cpu_slots(asked, threads=threads, cores=cores(), available=available)
+    here = cores()
+    fits = cpu_slots(asked, threads=threads, cores=here, available=available, replays=replays)
+    if device == "cuda":
+        return min(fits, gpu_slots(asked, members=members, cores=here, free=gpu_free()))
+    return fits
 
 
 def cores() -> int:

@@ -122,6 +122,8 @@ class Limits:
     """Heavy jobs among them; lighter ones may overtake those that wait. 0 sets no limit."""
     timeout: float = 0.0
     """Seconds that a job may take; 0 sets no limit."""
+    start_until: float = 0.0
+    """Seconds after which no job is begun any more, and those going on are waited for; 0 never."""
     grace: float = 3.0
     """Seconds in which jobs may end by themselves after another one has failed."""
     farewell: float = 60.0
@@ -135,7 +137,7 @@ class Outcome:
     failure: Failure | None = None
     """What made it stop early."""
     stopped: bool = False
-    """Whether it was asked to stop."""
+    """Whether it was asked to stop, or to begin nothing more, before all was done."""
 
 
 @dataclass
@@ -155,15 +157,20 @@ class Driver:
         self._waiting = list(jobs)
         self._sort()
         self._running: dict[str, _Running] = {}
+        self._begun = time.monotonic()
 
     def go(self, stopped: Callable[[], bool]) -> Outcome:
         """Returns when all jobs are done, one has failed, or `stopped` says so."""
+        self._begun = time.monotonic()
         try:
             while self._waiting or self._running:
                 if stopped():
                     self._end(grace=self.limits.farewell)
                     return Outcome(stopped=True)
-                self._fill()
+                if not self._closed():
+                    self._fill()
+                elif not self._running:
+                    return Outcome(stopped=True)
                 failure = self._look() or self._late()
                 if failure is not None:
                     self._end(grace=self.limits.grace)
@@ -175,6 +182,11 @@ class Driver:
 
     def _sort(self) -> None:
         self._waiting.sort(key=lambda job: (-job.cost, job.name))
+
+    def _closed(self) -> bool:
+        """Whether it is too late to begin a job."""
+        limit = self.limits.start_until
+        return bool(limit) and time.monotonic() - self._begun >= limit
 
     def _fill(self) -> None:
         while len(self._running) < self.slots:

@@ -10,7 +10,13 @@ from lockstep.run.config import TrainConfig, pack as packed, pack_key
 from lockstep.studies.study import Trial
 
 MAX_MEMBERS = 48
-"""Members of a pack unless asked for otherwise; beyond it a GPU gains little from more."""
+"""Members of a pack on a GPU unless asked for otherwise; beyond it a GPU gains little from more."""
+MAX_MEMBERS_CPU = 6
+"""The same on the CPU, where members of a pack cost nearly what they cost alone: small packs keep
+all cores busy to the end."""
+MAX_REPLAYS = 5
+"""Members of a pack of learners that keep a replay: each takes about a gigabyte, in memory and in
+every checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +52,7 @@ def packs(trials: Iterable[Trial], *, max_members: int = MAX_MEMBERS) -> list[Pa
     made = [
         make_pack(part)
         for group in alike.values()
-        for part in _parts(list(group.values()), max_members)
+        for part in _parts(list(group.values()), _limit(group.values(), max_members))
     ]
     return sorted(made, key=lambda pack: pack.cost, reverse=True)
 
@@ -71,6 +77,11 @@ def halves(pack: Pack) -> list[Pack]:
     return [make_pack(pack.trials[:middle]), make_pack(pack.trials[middle:])]
 
 
+def keeps_replay(config: TrainConfig) -> bool:
+    """Whether the learner keeps what it has seen, which makes its members large."""
+    return bool(getattr(config.learner, "replay", 0))
+
+
 def cost(config: TrainConfig) -> float:
     """Steps of a run times the size of its world: a rough measure, for comparing runs."""
     return float(config.members * config.total_steps * _size(config.world))
@@ -82,6 +93,11 @@ def _size(world: object) -> int:
         return 1
     counts = [getattr(world, field.name) for field in fields(world) if field.name.startswith("n_")]
     return max(1, sum(count for count in counts if isinstance(count, int)))
+
+
+def _limit(group: Iterable[Trial], most: int) -> int:
+    """Most members of a pack of these trials, which have the same learner."""
+    return min(most, MAX_REPLAYS) if keeps_replay(next(iter(group)).config) else most
 
 
 def _parts(trials: list[Trial], limit: int) -> list[list[Trial]]:

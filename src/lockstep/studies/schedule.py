@@ -18,12 +18,13 @@ from lockstep.run.lock import RunLock
 from lockstep.run.rundir import RunDir, read_json
 from lockstep.studies import worker
 from lockstep.studies.jobs import Again, Driver, Exit, Failure, Job, Limits, OnEvent, Outcome, Pool
-from lockstep.studies.packing import MAX_MEMBERS, Pack, cost, halves, packs
+from lockstep.studies.leavings import Keep, leave, policies
+from lockstep.studies.packing import MAX_MEMBERS, Pack, cost, halves, keeps_replay, packs
 from lockstep.studies.status import HeldRun, held_runs
 from lockstep.studies.store import (
     check_study,
-    file_pack,
     logs_in,
+    read_trial,
     results,
     runs_in,
     too_large_in,
@@ -33,13 +34,20 @@ from lockstep.studies.study import Study, Trial
 
 log = logging.getLogger(__name__)
 
+_OUT_OF_MEMORY = ("out of memory", "std::bad_alloc", "Cannot allocate memory", "MemoryError")
+_END_BYTES = 4000
+
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 KILLED = -9
 """Exit code of a process that the system has killed, which it does when memory runs out."""
 LOSSES = 3
 """How often a pack may lose its machine before that counts as a failure."""
 HEAVY = 0.5
-"""A pack is heavy if it costs more than this share of the largest."""
+"""A pack is heavy if it costs more than this share of the largest, or keeps a replay."""
+CHECKPOINT_EVERY = 50
+"""Updates between checkpoints: what a pack loses at most when it is killed, not stopped."""
+RARELY = 4
+"""How many times as far apart the checkpoints of a replay are, of which each is gigabytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +64,13 @@ class Settings:
     """Names of figures whose trials are trained; all of them if there is none."""
     source: str = ""
     """The file that declares the study, if it is one."""
+    keep: Keep = "flights"
+    """What is kept of a pack when it is finished."""
+    checkpoint_every: int = CHECKPOINT_EVERY
+    """Updates between checkpoints."""
 
     def __post_init__(self) -> None:
-        for name in ("threads", "max_members"):
+        for name in ("threads", "max_members", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
@@ -92,6 +104,12 @@ class Work:
         """Members of the largest pack."""
         return max((len(pack.trials) for pack in self.packs), default=1)
 
+    @property
+    def replays(self) -> int:
+        """Members of the largest pack that keeps a replay; 0 if none does."""
+        kept = (len(pack.trials) for pack in self.packs if keeps_replay(pack.config))
+        return max(kept, default=0)
+
 
 class Scheduler:
     """Carries out a study under one root; only one at a time may.
@@ -104,6 +122,7 @@ class Scheduler:
         self.root = root.resolve()
         self.logs = logs_in(self.root) / _launch()
         self._lock = RunLock(self.root)
+        self._policies = policies(study, settings.keep)
         self._packs: dict[str, Pack] = {}
         self._losses: Counter[str] = Counter()
 
@@ -128,25 +147,26 @@ class Scheduler:
     def work(self) -> Work:
         """What is left: finished runs are filed, unfinished ones taken up, the rest is packed.
 
-        A run is taken up only as a whole: none of its trials has a result, and no other run that is
-        taken up holds one of them.
+        A run goes on as a whole, so it is taken up if most of its trials still lack a result. Where
+        fewer do, these are trained anew, which is less than to train the others twice.
         """
         wanted = wanted_trials(self.study, self.settings.only)
+        every = self.study.distinct()
         held = [run for run in held_runs(self.root) if set(run.members) & set(wanted)]
         left = self._left(wanted)
         for run in held:
             if run.finished and set(run.members) & set(left):
-                self._file(run)
+                self._leave(run)
         left = self._left(wanted)
         taken: list[Pack] = []
         for run in held:
-            if not run.finished and set(run.members) <= set(left):
-                taken.append(_taken_up(self.root, run, left))
+            if _worth_taking_up(run, left=left, every=every):
+                taken.append(_taken_up(self.root, run, every))
                 left = {id: trial for id, trial in left.items() if id not in run.members}
         fresh = packs(left.values(), max_members=self.settings.max_members)
         made = [*taken, *(part for pack in fresh for part in self._fitting(pack))]
         return Work(
-            done=len(wanted) - sum(len(pack.trials) for pack in made),
+            done=len(wanted.keys() - {trial.hash for pack in made for trial in pack.trials}),
             packs=tuple(sorted(made, key=lambda pack: pack.cost, reverse=True)),
             taken_up=len(taken),
         )
@@ -172,16 +192,20 @@ class Scheduler:
     def jobs(self, work: Work) -> list[Job]:
         """A job for each pack, with its order written."""
         largest = max((pack.cost for pack in work.packs), default=0.0)
-        return [self._job(pack, heavy=pack.cost > HEAVY * largest) for pack in work.packs]
+        return [
+            self._job(pack, heavy=pack.cost > HEAVY * largest or keeps_replay(pack.config))
+            for pack in work.packs
+        ]
 
     def _left(self, wanted: dict[str, Trial]) -> dict[str, Trial]:
         done = {summary.id for summary in results(self.root)}
         return {id: trial for id, trial in wanted.items() if id not in done}
 
-    def _file(self, run: HeldRun) -> None:
+    def _leave(self, run: HeldRun) -> None:
         from lockstep.run.record import Run  # imports torch
 
-        file_pack(self.root, run.name, Run.open(runs_in(self.root) / run.name))
+        found = Run.open(runs_in(self.root) / run.name)
+        leave(self.root, run.name, found, keep=self.settings.keep, of=self._policies)
 
     def _fitting(self, pack: Pack) -> Iterator[Pack]:
         """The pack, in parts if it was seen not to fit into memory."""
@@ -193,12 +217,21 @@ class Scheduler:
 
     def _job(self, pack: Pack, *, heavy: bool) -> Job:
         self._packs[pack.name] = pack
-        how = {"device": self.settings.device, "threads": self.settings.threads}
+        settings = self.settings
+        rarely = RARELY if keeps_replay(pack.config) else 1
         order = worker.Order(
             root=self.root,
             name=pack.name,
-            config=replace(pack.config, **how),  # type: ignore[arg-type]  # as Settings has them
-            source=self.settings.source,
+            config=replace(
+                pack.config,
+                device=settings.device,
+                threads=settings.threads,
+                checkpoint_every=rarely * settings.checkpoint_every,
+                keep_checkpoints=1,
+            ),
+            source=settings.source,
+            keep=settings.keep,
+            policies=tuple(t.hash for t in pack.trials if t.hash in self._policies),
         )
         file = self.logs / f"{pack.name}.json"
         self.logs.mkdir(parents=True, exist_ok=True)
@@ -213,13 +246,25 @@ class Scheduler:
 
     def _judge(self, exit: Exit, slots: int) -> Failure | Again | None:
         if exit.code == worker.DONE:
-            return None
+            return self._unfiled(exit)
         if exit.code is None:
             return self._lost(exit)
-        if exit.code in (worker.OUT_OF_MEMORY, KILLED):
+        if exit.code in (worker.OUT_OF_MEMORY, KILLED) or _says_memory(exit.job.log):
             return self._out_of_memory(exit, slots)
         why = "was stopped by somebody else" if exit.code == worker.STOPPED else "failed"
         return _failure(exit, why)
+
+    def _unfiled(self, exit: Exit) -> Failure | None:
+        """A failure unless every trial of a pack that came to its end has a result."""
+        trials = self._packs[exit.job.name].trials
+        lacking = sum(read_trial(self.root, trial.hash) is None for trial in trials)
+        if not lacking:
+            return None
+        why = (
+            f"came to its end, and {lacking} of its {len(trials)} trials have no result: the code "
+            "or the study has changed since this study was started; start it again"
+        )
+        return Failure(name=exit.job.name, code=exit.code, log=exit.job.log, why=why)
 
     def _lost(self, exit: Exit) -> Failure | Again:
         self._losses[exit.job.name] += 1
@@ -266,6 +311,14 @@ def until(seconds: float, stopped: Callable[[], bool]) -> Callable[[], bool]:
     return lambda: stopped() or bool(seconds and time.monotonic() >= end)
 
 
+def _worth_taking_up(run: HeldRun, *, left: dict[str, Trial], every: dict[str, Trial]) -> bool:
+    """Whether a run is to go on: most of its trials lack a result, and the study knows them all."""
+    members = set(run.members)
+    return (
+        not run.finished and members <= set(every) and 2 * len(members & set(left)) > len(members)
+    )
+
+
 def _taken_up(root: Path, run: HeldRun, trials: dict[str, Trial]) -> Pack:
     config = TrainConfig.from_json(read_json(RunDir(runs_in(root) / run.name).config))
     members = tuple(trials[id] for id in run.members)
@@ -277,8 +330,17 @@ def _launch() -> str:
     return f"{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
+def _says_memory(file: Path) -> bool:
+    """Whether a job that ended by itself said at its end that memory ran out.
+
+    Not every such end is an exception: allocators also end the process.
+    """
+    said = _end_of(file)
+    return any(words in said for words in _OUT_OF_MEMORY)
+
+
 def _failure(exit: Exit, why: str) -> Failure:
-    said = _last_words(exit.job.log)
+    said = exit.note or _last_words(exit.job.log)
     return Failure(
         name=exit.job.name,
         code=exit.code,
@@ -288,8 +350,14 @@ def _failure(exit: Exit, why: str) -> Failure:
 
 
 def _last_words(file: Path) -> str:
+    lines = _end_of(file).strip().splitlines()
+    return lines[-1] if lines else ""
+
+
+def _end_of(file: Path) -> str:
     try:
-        lines = file.read_text(errors="replace").strip().splitlines()
+        with file.open("rb") as stream:
+            stream.seek(max(0, file.stat().st_size - _END_BYTES))
+            return stream.read().decode(errors="replace")
     except OSError:
         return ""
-    return lines[-1] if lines else ""

@@ -13,14 +13,17 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
-from lockstep.errors import BadInput, LockstepError, RunBusy
+from lockstep.errors import BadInput, LockstepError, RunBusy, RunExists
 from lockstep.run.config import TrainConfig
+from lockstep.run.jsonable import Json
 from lockstep.run.rundir import read_json, write_json
 from lockstep.studies import catalogue
+from lockstep.studies.leavings import Keep, leave
 from lockstep.studies.local import PARENT
-from lockstep.studies.store import file_pack, runs_in
+from lockstep.studies.store import runs_in
 
 if TYPE_CHECKING:
     from lockstep.run.record import Run
@@ -33,8 +36,10 @@ OUT_OF_MEMORY = 11
 
 LOOK_EVERY = 0.5
 """Seconds between two looks whether the parent is still there."""
-BUSY_S = 60.0
+BUSY_S = 600.0
 """Seconds in which a worker that was left behind may bring its last update to an end."""
+HOW = ("device", "threads", "checkpoint_every", "keep_checkpoints")
+"""What of a run's execution is the order's business, also when it is taken up."""
 
 Ended = TypeVar("Ended")
 log = logging.getLogger(__name__)
@@ -52,10 +57,15 @@ class Order:
     """Its settings, and where and how it is carried out."""
     source: str = ""
     """The file that declares the study, if it is one: it may bring a world with it."""
+    keep: Keep = "flights"
+    """What is kept of the run when it is finished."""
+    policies: tuple[str, ...] = ()
+    """Of its trials, those whose policies are kept."""
 
     def write(self, file: Path) -> None:
         """Puts the order where a worker finds it."""
-        told = {"root": str(self.root), "name": self.name, "source": self.source}
+        told: dict[str, Json] = {"root": str(self.root), "name": self.name, "source": self.source}
+        told |= {"keep": self.keep, "policies": list(self.policies)}
         write_json(file, told | {"config": self.config.to_json()}, durable=False)
 
     @classmethod
@@ -68,6 +78,8 @@ class Order:
             root=Path(data["root"]),
             name=data["name"],
             source=data["source"],
+            keep=data["keep"],
+            policies=tuple(data["policies"]),
             config=TrainConfig.from_json(data["config"]),
         )
 
@@ -75,6 +87,7 @@ class Order:
 def main(argv: list[str]) -> int:
     """Carries out the order in the file that `argv` names; its exit code."""
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
+    _listen()
     parent = os.environ.get(PARENT)
     if parent is not None:
         threading.Thread(target=_outlive_nobody, args=(int(parent),), daemon=True).start()
@@ -101,16 +114,18 @@ def carry_out(order: Order) -> int:
     from lockstep.run import loop  # imports torch
 
     folder = runs_in(order.root) / order.name
-    how = {name: getattr(order.config, name) for name in ("device", "threads")}
-    run: Run
-    if folder.exists():
-        run = _patiently(lambda: loop.resume(folder, **how))
-    else:
-        run = loop.train(order.config, folder)
+    how = {name: getattr(order.config, name) for name in HOW}
+
+    def train() -> "Run":
+        if folder.exists():
+            return loop.resume(folder, **how)
+        return loop.train(order.config, folder)
+
+    run = _patiently(train)
     if not run.finished:
         log.info("stopped; it goes on when the study does")
         return STOPPED
-    names = file_pack(order.root, order.name, run)
+    names = leave(order.root, order.name, run, keep=order.keep, of=order.policies)
     log.info("filed %d trials", len(names))
     return DONE
 
@@ -124,6 +139,8 @@ def _patiently(attempt: Callable[[], Ended]) -> Ended:
     while True:
         try:
             return attempt()
+        except RunExists:  # made by the other one at this moment
+            continue
         except RunBusy as busy:
             if time.monotonic() > until:
                 raise
@@ -132,11 +149,33 @@ def _patiently(attempt: Callable[[], Ended]) -> Ended:
 
 
 def _outlive_nobody(parent: int) -> None:
-    """Asks this process to stop when its parent has ended, however that happened."""
+    """Asks this process to stop when its parent has ended, however that happened, and insists."""
     while os.getppid() == parent:
         time.sleep(LOOK_EVERY)
     log.warning("process %d, which started this one, is gone", parent)
     os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(BUSY_S)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _listen() -> None:
+    """Heeds a request to stop from the first moment on; a run in progress heeds it by itself.
+
+    Slurm gives notice by SIGUSR2 that the time of a job is nearly over.
+    """
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        del frame
+        log.info("asked to stop (%s) before training began", signal.Signals(number).name)
+        sys.exit(STOPPED)
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        signal.raise_signal(signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, stop)
+    if hasattr(signal, "SIGUSR2"):
+        signal.signal(signal.SIGUSR2, pass_on)
 
 
 def _ran_out(error: BaseException) -> bool:

@@ -36,9 +36,15 @@ def test_one_process_is_always_allowed():
 
 
 def test_larger_packs_leave_room_for_fewer_processes_on_a_gpu():
-    small = gpu_slots(0, members=5, cores=16, free=16 * GB)
-    large = gpu_slots(0, members=50, cores=16, free=16 * GB)
+    small = gpu_slots(0, members=3, cores=16, free=40 * GB)
+    large = gpu_slots(0, members=48, cores=16, free=40 * GB)
     assert (small, large) == (12, 2)
+
+
+def test_members_with_a_replay_leave_room_for_fewer_processes():
+    plain = cpu_slots(0, threads=1, cores=16, available=40 * GB)
+    large = cpu_slots(0, threads=1, cores=16, available=40 * GB, replays=3)
+    assert (plain, large) == (16, 3)
 
 
 def test_processes_on_a_gpu_are_bounded_by_cores_and_by_what_was_asked():
@@ -57,7 +63,7 @@ def test_four_libraries_are_told_how_many_threads_to_take():
 
 
 def test_this_machine_has_room_for_one_process():
-    assert 1 <= budget.slots(1, threads=1, members=1, device="cpu") <= budget.cores()
+    assert 1 <= budget.slots(1, threads=1, members=1, replays=0, device="cpu") <= budget.cores()
 
 
 def test_a_gpu_that_is_not_there_is_said_to_be_unreadable():
