@@ -1,15 +1,20 @@
 """Learning on the city world: tiny maps against the best plan, cities never seen against solvers.
 
-    OMP_NUM_THREADS=1 PYTHONPATH=src python benchmarks/learning_city_growth.py --jobs 14 --minutes 7
+    OMP_NUM_THREADS=1 PYTHONPATH=src python benchmarks/learning_city_growth.py --cuda --jobs 16 \
+        --seconds 430 --out learning.json
 
-With --cuda the default scenario is also trained on the GPU, with more lanes and all seeds in one
-pack; --quick only shows that every job runs.
+Without --cuda the default scenario trains on the CPU, each seed in a process of its own; --quick
+only shows that every job runs; --show FILE prints the table of a file.
 
-A job is one scenario with the settings it is trained with by default; each process has one thread.
-Policies play deterministically. Unseen cities are 20 that no training draws, each played once, and
-differences to a solver are taken city by city. What is trained on 60 slots also plays 200.
-Agents trained with `shared=1` are paid as a team; the return they play for is the same sum.
-Every process writes what it knows after each check, so that a run cut short keeps its numbers.
+There are three sets of cities. Policies train on those of the scenario. Now and then they play 32
+others, whose mean return decides which weights of each seed are kept. What the table tells is how
+the kept weights play 20 further ones, which nothing was ever chosen by; each is played once, always
+with the most likely decisions, and differences to a solver are taken city by city. What is trained
+on 60 slots, and kept for how it plays 60, also plays 200. On a tiny map the last weights play.
+
+Step sizes stay for the first half of the time and then fall to a twentieth. Agents trained with
+`shared=1` are paid as a team; the return they play for is the same sum. Every process writes what
+it knows after each check and ends by itself in time, so that a run cut short keeps its numbers.
 """
 
 import argparse
@@ -19,6 +24,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +33,6 @@ from typing import Any
 import torch
 
 from lockstep.core.streams import lane_keys
-from lockstep.core.world import World
 from lockstep.learners.ppo import PPO
 from lockstep.run.config import TrainConfig, preset
 from lockstep.run.policy import HeuristicPolicy, LearnedPolicy, Policy
@@ -37,8 +42,10 @@ from lockstep.worlds.city_growth.catalogue import SCENARIOS
 from lockstep.worlds.city_growth.heuristics import HEURISTICS
 from lockstep.worlds.city_growth.world import with_maps
 
-UNSEEN_SEED, CITIES = 700_000, 20  # settings were chosen on the cities of seed 90,000
-CHECKS = 8
+UNSEEN_SEED, UNSEEN = 700_000, 20  # settings were chosen on the cities of seed 90,000
+VALIDATION_SEED, VALIDATION = 800_000, 32
+CHECKS = 12
+HELD, LEAST_RATE = 0.5, 0.05
 SOLVERS = ("npv", "greedy", "random")
 BEST = {"tiny-4": 14_034.0, "tiny-9": 5_698.0}
 """Returns of the best plans, found by playing them all (a test does so)."""
@@ -53,66 +60,66 @@ class Job:
     plays: tuple[str, ...]
     shared: float = 0.0
     """Part of the reward that all agents share while training."""
-    device: str = "cpu"
-    """On a GPU all seeds train in one pack, on the CPU each in a process of its own."""
+    gpu: bool = False
+    """Whether --cuda takes it to the GPU, where all seeds train in one pack."""
     lanes: int = 0
-    """Lanes, if not the scenario's."""
+    """Lanes there, if not the scenario's."""
+    epochs: int = 0
+    """Epochs there, if not the scenario's."""
     updates: int = 0
     """Most updates, if not as many as the time allows."""
-    seeds: int = 5
-    """Seeds to train; --seeds may ask for fewer."""
 
     @property
     def name(self) -> str:
         """Scenario, and what was changed."""
-        changes = [f"shared={self.shared:g}"] if self.shared else []
-        changes += [f"lanes={self.lanes}"] if self.lanes else []
-        return " ".join([self.scenario, *changes])
+        return f"{self.scenario} shared={self.shared:g}" if self.shared else self.scenario
+
+    @property
+    def tiny(self) -> bool:
+        """Whether its best plan is known."""
+        return self.scenario in BEST
 
 
 JOBS = (
-    Job(scenario="default", plays=("default",), shared=1.0, device="cuda", lanes=256),
-    Job(scenario="default", plays=("default",), device="cuda", lanes=256),
+    Job(scenario="default", plays=("default",), shared=1.0, gpu=True, lanes=128, epochs=2),
     Job(scenario="village", plays=("village", "default")),
-    Job(scenario="default", plays=("default",), seeds=3),
-    Job(scenario="default", plays=("default",), shared=1.0, seeds=3),
-    Job(scenario="small", plays=("small",), shared=1.0, seeds=1),
-    Job(scenario="tiny-4", plays=("tiny-4",), updates=200),
     Job(scenario="tiny-9", plays=("tiny-9",), updates=200),
+    Job(scenario="tiny-4", plays=("tiny-4",), updates=200),
 )
-"""The longest first. Jobs for a GPU run with --cuda only."""
+"""The longest first."""
 
 
-def config_of(job: Job, seeds: tuple[int, ...]) -> TrainConfig:
+def config_of(job: Job, seeds: tuple[int, ...], *, cuda: bool) -> TrainConfig:
     """The scenario with the learner settings that suit it, and the job's changes."""
     config = preset("city-growth", scenario=job.scenario)
     world, learner = config.world, config.learner
     world = replace(world, reward=replace(world.reward, shared=job.shared))
-    learner = replace(learner, lanes=job.lanes or learner.lanes)
-    return replace(config, world=world, learner=learner, seeds=seeds, device=job.device)
+    if cuda and job.gpu:
+        learner = replace(
+            learner, lanes=job.lanes or learner.lanes, epochs=job.epochs or learner.epochs
+        )
+    device = "cuda" if cuda and job.gpu else "cpu"
+    return replace(config, world=world, learner=learner, seeds=seeds, device=device)
 
 
 class Arena:
-    """The cities of a scenario that no training draws, each played once by whoever comes."""
+    """Cities of a scenario that no training draws, each played once by whoever comes."""
 
-    def __init__(self, scenario: str) -> None:
+    def __init__(self, scenario: str, *, seed: int, cities: int) -> None:
         config = SCENARIOS[scenario]
         if scenario not in BEST:
-            config = with_maps(config, map_seed=UNSEEN_SEED, n_maps=CITIES)
+            config = with_maps(config, map_seed=seed, n_maps=cities)
         self.scenario, self.config = scenario, config
-        self.keys = self._one_of_each()
-        self.rivals = {} if scenario in BEST else {name: self._solver(name) for name in SOLVERS}
+        self.keys = self._one_of_each(lane_keys([seed], lanes=40 * cities))
+        self.spec = registry.build(config, lanes=1).spec
+        self._player: PPO | None = None
 
-    def _one_of_each(self) -> torch.Tensor:
+    def _one_of_each(self, many: torch.Tensor) -> torch.Tensor:
         """A stream for every city, a tiny map and its mirror too: the first that draws it."""
-        many = lane_keys([UNSEEN_SEED], lanes=40 * CITIES)
         world = registry.build(self.config, lanes=len(many))
         world.reset(many)
         drawn = world.state_dict()["state"]["map"].tolist()
         return many[[drawn.index(city) for city in range(max(drawn) + 1)]]
-
-    def _solver(self, name: str) -> list[float]:
-        return self.play(HeuristicPolicy(HEURISTICS[name], label=name))[0]
 
     def play(self, policy: Policy) -> list[list[float]]:
         """Returns of every member's deterministic play, city by city."""
@@ -126,15 +133,37 @@ class Arena:
             total += torch.cat(list(step.reward.values()), dim=1).double().sum(dim=1)
         return (total * self.config.reward.scale).view(policy.groups, -1).tolist()
 
-    def verdict(self, policy: LearnedPolicy) -> list[dict[str, Any]]:
-        """For every member its returns, and how far they are from the rivals'."""
-        return [self._of_member(returns) for returns in self.play(policy)]
+    def solver(self, name: str) -> list[float]:
+        """Returns of a solver without learning."""
+        return self.play(HeuristicPolicy(HEURISTICS[name], label=name))[0]
+
+    def learned(self, learner: PPO, weights: dict[str, torch.Tensor]) -> list[list[float]]:
+        """Returns of a learner's members with these weights, also where sets are wider."""
+        if self._player is None:
+            self._player = PPO(learner.config, self.spec, seeds=learner.seeds)
+        with torch.no_grad():
+            for name, pack in self._player.packs.items():
+                pack.weights.copy_(weights[name])
+        return self.play(LearnedPolicy(self._player))
+
+
+class Test:
+    """What the table tells: play on cities that nothing is chosen by, beside the solvers."""
+
+    def __init__(self, scenario: str) -> None:
+        self.arena = Arena(scenario, seed=UNSEEN_SEED, cities=UNSEEN)
+        names = () if scenario in BEST else SOLVERS
+        self.rivals = {name: self.arena.solver(name) for name in names}
+
+    def verdict(self, learner: PPO, weights: dict[str, torch.Tensor]) -> list[dict[str, Any]]:
+        """For every member its mean return, and how far it is from the rivals'."""
+        return [self._of_member(returns) for returns in self.arena.learned(learner, weights)]
 
     def _of_member(self, returns: list[float]) -> dict[str, Any]:
         mean = statistics.fmean(returns)
         found: dict[str, Any] = {"return": round(mean, 1)}
-        if self.scenario in BEST:
-            return found | {"of_best": round(mean / BEST[self.scenario], 4)}
+        if self.arena.scenario in BEST:
+            return found | {"of_best": round(mean / BEST[self.arena.scenario], 4)}
         for name, theirs in self.rivals.items():
             gap = [mine - other for mine, other in zip(returns, theirs, strict=True)]
             error = statistics.stdev(gap) / len(gap) ** 0.5
@@ -142,57 +171,107 @@ class Arena:
         return found
 
 
-def player(learner: PPO, world: World) -> LearnedPolicy:
-    """The learner's weights in a world that may have wider candidate sets."""
-    own = PPO(learner.config, world.spec, seeds=learner.seeds)
-    for name, pack in own.packs.items():
-        with torch.no_grad():
-            pack.weights.copy_(learner.packs[name].weights)
-    return LearnedPolicy(own)
+class Keeper:
+    """The weights of every member that have played the validation cities best so far."""
 
+    def __init__(self, learner: PPO, scenario: str) -> None:
+        self._learner = learner
+        self._arena: Arena | None = None
+        if scenario not in BEST:
+            self._arena = Arena(scenario, seed=VALIDATION_SEED, cities=VALIDATION)
+        self.best = [float("-inf")] * learner.members
+        self.since = [0] * learner.members
+        self.weights = self._now()
 
-def train(job: Job, seeds: tuple[int, ...], minutes: float, out: Path) -> None:
-    """Trains for that long, plays now and then, and writes each time."""
-    torch.set_num_threads(1)
-    arenas = [Arena(name) for name in job.plays]
-    worlds = [registry.build(arena.config, lanes=1) for arena in arenas]
-    trainer = Trainer(config_of(job, seeds))
-    began, checks, played, over = time.perf_counter(), list[dict[str, Any]](), 0.0, False
-    while not over:
-        trainer.update()
-        spent = (time.perf_counter() - began - played) / 60
-        over = spent >= minutes or trainer.updates == job.updates
-        if not over and spent < minutes * (len(checks) + 1) / CHECKS:
-            continue
-        now = time.perf_counter()
-        verdicts = {
-            arena.scenario: arena.verdict(player(trainer.learner, world))
-            for arena, world in zip(arenas, worlds, strict=True)
+    def _now(self) -> dict[str, torch.Tensor]:
+        return {
+            name: pack.weights.detach().cpu().clone() for name, pack in self._learner.packs.items()
         }
-        played += time.perf_counter() - now
-        checks.append({"updates": trainer.updates, "minutes": spent, "plays": verdicts})
-        _write(out, _record(job, seeds, trainer, checks, arenas))
+
+    def look(self, updates: int) -> list[float]:
+        """Plays, keeps what is better, and tells the members' mean returns."""
+        now = self._now()
+        if self._arena is None:  # the map to play is the map to learn: the last weights count
+            self.weights, self.since = now, [updates] * len(self.since)
+            return []
+        means = [statistics.fmean(r) for r in self._arena.learned(self._learner, now)]
+        for member, mean in enumerate(means):
+            if mean > self.best[member]:
+                self.best[member], self.since[member] = mean, updates
+                for name, kept in self.weights.items():
+                    kept[member] = now[name][member]
+        return [round(mean, 1) for mean in means]
+
+
+class Rates:
+    """Adam's step sizes: as they are for the first half of the time, then falling."""
+
+    def __init__(self, learner: PPO) -> None:
+        self._full = {name: (adam.lr, adam.lr.clone()) for name, adam in learner.optimizers.items()}
+
+    def set(self, share: float) -> None:
+        """Sets them for the update that begins when `share` of the time is over."""
+        fall = LEAST_RATE ** max(0.0, (min(share, 1.0) - HELD) / (1.0 - HELD))
+        for rate, full in self._full.values():
+            rate.copy_(full * fall)
+
+
+def train(job: Job, seeds: tuple[int, ...], *, cuda: bool, until: float, out: Path) -> None:
+    """Trains until shortly before the time `until`, plays now and then, and writes each time."""
+    torch.set_num_threads(1)
+    began = time.time()
+    trainer = Trainer(config_of(job, seeds, cuda=cuda))
+    learner = trainer.learner
+    assert isinstance(learner, PPO)
+    tests = [Test(name) for name in job.plays]
+    keeper, rates = Keeper(learner, job.scenario), Rates(learner)
+    checks, looking, over = list[dict[str, Any]](), 5.0, False
+    while not over:
+        share = (time.time() - began) / (until - began)
+        if not job.tiny:
+            rates.set(share)
+        started = time.time()
+        trainer.update()
+        now = time.time()
+        over = now + 2 * (now - started) + 1.5 * looking + 2 > until  # no time for another round
+        over = over or trainer.updates == job.updates
+        if not over and (job.tiny or share < (len(checks) + 1) / CHECKS):
+            continue
+        validation = keeper.look(trainer.updates)
+        plays = {t.arena.scenario: t.verdict(learner, keeper.weights) for t in tests}
+        looking = max(looking, time.time() - now)
+        checks.append(
+            {
+                "updates": trainer.updates,
+                "minutes": round((time.time() - began) / 60, 2),
+                "validation": validation,
+                "plays": plays,
+            }
+        )
+        _write(out, _record(job, trainer, keeper, checks, tests))
 
 
 def _record(
-    job: Job,
-    seeds: tuple[int, ...],
-    trainer: Trainer,
-    checks: list[dict[str, Any]],
-    arenas: list[Arena],
+    job: Job, trainer: Trainer, keeper: Keeper, checks: list[dict[str, Any]], tests: list[Test]
 ) -> dict[str, Any]:
     learner = trainer.config.learner
+    kept = checks[-1]["plays"]
     return {
         "job": job.name,
-        "seeds": list(seeds),
-        "device": job.device,
+        "seeds": list(trainer.config.seeds),
+        "device": trainer.config.device,
+        "lanes": learner.lanes,
+        "epochs": learner.epochs,
         "updates": trainer.updates,
+        "kept": keeper.since,
         "env_steps": trainer.updates * learner.lanes * learner.steps,
-        "minutes": round(checks[-1]["minutes"], 2),
-        "plays": checks[-1]["plays"],
+        "minutes": checks[-1]["minutes"],
+        "plays": kept,
         "curve": [
             {
                 "updates": check["updates"],
+                "minutes": check["minutes"],
+                "validation": check["validation"],
                 "return": {
                     name: [member["return"] for member in members]
                     for name, members in check["plays"].items()
@@ -201,8 +280,8 @@ def _record(
             for check in checks
         ],
         "solvers": {
-            arena.scenario: {name: statistics.fmean(r) for name, r in arena.rivals.items()}
-            for arena in arenas
+            test.arena.scenario: {name: statistics.fmean(r) for name, r in test.rivals.items()}
+            for test in tests
         },
     }
 
@@ -219,37 +298,40 @@ def plan(args: argparse.Namespace) -> list[tuple[int, tuple[int, ...]]]:
     """What to run: job number and seeds."""
     runs: list[tuple[int, tuple[int, ...]]] = []
     for i, job in enumerate(JOBS):
-        seeds = tuple(range(min(args.seeds, job.seeds)))
-        if job.device == "cuda" and args.cuda:
+        seeds = tuple(range(args.seeds))
+        if args.only not in ("", job.scenario):
+            continue
+        if job.gpu and args.cuda:
             runs.append((i, seeds))
-        elif job.device == "cpu" and args.only in ("", job.scenario):
+        else:
             runs += [(i, (seed,)) for seed in seeds]
     return runs
 
 
-def run_all(args: argparse.Namespace) -> list[dict[str, Any]]:
+def run_all(args: argparse.Namespace, until: float) -> list[dict[str, Any]]:
     """Every planned run in a process of its own, a few at a time; what they have written."""
-    waiting, running = plan(args), list[tuple[subprocess.Popen[bytes], Path, Any]]()
-    parts, failed = list[Path](), list[str]()
-    scratch = args.out.with_suffix(".parts")
+    waiting, running = plan(args), list[tuple[subprocess.Popen[bytes], str]]()
+    parts, failed, found = list[Path](), list[str](), list[dict[str, Any]]()
     env = os.environ | {"OMP_NUM_THREADS": "1"}
-    while waiting or running:
-        while waiting and len(running) < args.jobs:
-            i, seeds = waiting.pop(0)
-            listed = ",".join(map(str, seeds))
-            label = f"{JOBS[i].name} {JOBS[i].device} {listed}".replace(" ", "-")
-            part = scratch / f"{label}.json"
-            part.unlink(missing_ok=True)
-            words = [sys.executable, __file__, "--job", str(i), "--seed-list", listed,
-                     "--minutes", str(args.minutes), "--out", str(part)]  # fmt: skip
-            running.append((subprocess.Popen(words, env=env), part, label))
-            parts.append(part)
-        time.sleep(0.5)
-        for one in [one for one in running if one[0].poll() is not None]:
-            running.remove(one)
-            if one[0].returncode:
-                failed.append(f"{one[2]} ended with {one[0].returncode}")
-        found = [json.loads(part.read_text()) for part in parts if part.exists()]
+    with tempfile.TemporaryDirectory() as scratch:
+        while waiting or running:
+            while waiting and len(running) < args.jobs:
+                i, seeds = waiting.pop(0)
+                listed = ",".join(map(str, seeds))
+                parts.append(Path(scratch) / f"{i}-{listed}.json")
+                words = [sys.executable, __file__, "--job", str(i), "--seed-list", listed,
+                         "--until", str(until), "--out", str(parts[-1])]  # fmt: skip
+                words += ["--cuda"] if args.cuda else []
+                running.append((subprocess.Popen(words, env=env), f"{JOBS[i].name} {listed}"))
+            time.sleep(0.5)
+            for one in [one for one in running if one[0].poll() is not None]:
+                running.remove(one)
+                if one[0].returncode:
+                    failed.append(f"{one[1]} ended with {one[0].returncode}")
+            written = [json.loads(part.read_text()) for part in parts if part.exists()]
+            if written != found:
+                found = written
+                _write(args.out, {"machine": machine(), "runs": found, "failed": failed})
         _write(args.out, {"machine": machine(), "runs": found, "failed": failed})
     for line in failed:
         print(line, file=sys.stderr)
@@ -277,7 +359,7 @@ def table(runs: list[dict[str, Any]]) -> str:
         returns = " ".join(f"{member['return']:,.0f}" for member in members)
         shares = [f"{member['of_best']:.3f}" for member in members if "of_best" in member]
         gaps = [
-            " ".join(
+            ", ".join(
                 f"{member[rival]['gap']:+,.0f} ± {member[rival]['error']:,.0f}"
                 for member in members
                 if rival in member
@@ -292,26 +374,32 @@ def table(runs: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
+    until = time.time()
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
-    parser.add_argument("--minutes", type=float, default=7.0, help="training of a job, at most")
+    parser.add_argument("--seconds", type=float, default=430.0, help="for everything together")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--only", default="", help="one scenario's jobs")
     parser.add_argument("--cuda", action="store_true")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--show", type=Path, help="print the table of this file, and train nothing")
     parser.add_argument("--job", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--seed-list", default="0", help=argparse.SUPPRESS)
+    parser.add_argument("--until", type=float, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.show:
+        print(table(json.loads(args.show.read_text())["runs"]))
+        return
     if args.job is not None:
         seeds = tuple(int(seed) for seed in args.seed_list.split(","))
-        train(JOBS[args.job], seeds, args.minutes, args.out)
+        train(JOBS[args.job], seeds, cuda=args.cuda, until=args.until, out=args.out)
         return
     if args.quick:
-        args.minutes, args.seeds = 0.05, 1
-    print(table(run_all(args)))
+        args.seconds, args.seeds = 60.0, 1
+    print(table(run_all(args, until + args.seconds)))
 
 
 if __name__ == "__main__":
