@@ -55,8 +55,9 @@ examples:
   lockstep study plan my_study.py --json"""
 
 STATUS = """\
-Say what has become of every trial of a study: done, running, failed, stale (trained with other
-code), missing, duplicate (trained twice) or corrupt. Reads folders only, so it disturbs nothing.
+Say what has become of every trial of a study: done, running, stopped, failed, stale (trained with
+other code), missing, duplicate (trained twice) or corrupt. Reads folders only, so it disturbs
+nothing.
 
 examples:
   lockstep study status uav-paper
@@ -179,7 +180,8 @@ def plan(argv: Sequence[str]) -> int:
         asked.add_row(name, str(runs))
     asked.add_row("all", str(made.runs), style="bold")
     console.print(asked)
-    console.print(_packs(made))
+    if made.packs:
+        console.print(_packs(made))
     seconds = made.seconds
     time = f"about {span(seconds)} one after another" if seconds is not None else "unknown"
     why = f" ({made.rate.source})" if made.rate else ": give --rate, or train a pack first"

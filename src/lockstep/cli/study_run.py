@@ -1,18 +1,21 @@
 """`lockstep study run`: train what has no result yet, on this machine or on many."""
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from lockstep.cli.flags import bad_settings, parse
 from lockstep.cli.study_flags import StudyFlags
 from lockstep.run.stop import stop_on_signals
+from lockstep.run.watching import span
 from lockstep.studies import budget
-from lockstep.studies.jobs import Event, Limits, Outcome
+from lockstep.studies.jobs import Event, Limits, OnEvent, Outcome
 from lockstep.studies.leavings import Keep
 from lockstep.studies.local import LocalPool
 from lockstep.studies.packing import MAX_MEMBERS, MAX_MEMBERS_CPU
@@ -129,12 +132,10 @@ def main(argv: Sequence[str]) -> int:
             return 0
         stack.callback(place.pool.close)
         _say(console, f"up to {place.limits.slots} packs at once; logs are in {scheduler.logs}")
-        outcome = scheduler.run(
-            work,
-            place,
-            on_event=lambda event: _tell(event, console),
-            stopped=until(flags.stop_after, stopped),
-        )
+        with _teller(console) as tell:
+            outcome = scheduler.run(
+                work, place, on_event=tell, stopped=until(flags.stop_after, stopped)
+            )
         return _end(outcome, by_hand=stopped(), console=console)
 
 
@@ -199,10 +200,31 @@ def _limits(flags: RunFlags, slots: int, timeout: float) -> Limits:
     )
 
 
-def _tell(event: Event, console: Console) -> None:
-    more = f": {event.text}" if event.text else ""
-    left = f"{event.running} running, {event.waiting} waiting"
-    _say(console, f"{event.kind:8}{event.job.name}{more}  ({left})")
+@contextmanager
+def _teller(console: Console) -> Iterator[OnEvent]:
+    """Says what happens to packs, a line each; on a terminal with a bar below."""
+    begun, done = time.monotonic(), 0
+    with Progress(
+        TextColumn("{task.completed}/{task.total} packs"),
+        BarColumn(),
+        TextColumn("{task.fields[running]} running"),
+        TimeElapsedColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    ) as bar:
+        task = bar.add_task("", total=None, running=0)
+
+        def tell(event: Event) -> None:
+            nonlocal done
+            done += event.kind == "done"
+            total = done + event.running + event.waiting
+            bar.update(task, completed=done, total=total, running=event.running)
+            more = f": {event.text}" if event.text else ""
+            stand = f"{done} of {total} packs done, {event.running} running"
+            passed = span(time.monotonic() - begun)
+            _say(console, f"{event.kind:8}{event.job.name}{more}  ({stand}, {passed})")
+
+        yield tell
 
 
 def _end(outcome: Outcome, *, by_hand: bool, console: Console) -> int:

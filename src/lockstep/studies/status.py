@@ -13,9 +13,11 @@ from lockstep.studies.store import CorruptTrial, Summary, filed, read_trial, run
 from lockstep.studies.study import Study, Trial
 from lockstep.studies.trials import trial_id
 
-State: TypeAlias = Literal["done", "running", "failed", "stale", "missing", "duplicate", "corrupt"]
+State: TypeAlias = Literal[
+    "done", "running", "stopped", "failed", "stale", "missing", "duplicate", "corrupt"
+]
 STATES: tuple[State, ...] = (
-    "done", "running", "failed", "stale", "missing", "duplicate", "corrupt"
+    "done", "running", "stopped", "failed", "stale", "missing", "duplicate", "corrupt"
 )  # fmt: skip
 
 
@@ -26,8 +28,9 @@ class TrialStatus:
     trial: Trial
     state: State
     """done: there is a result of these settings and this code; duplicate: and it was trained twice;
-    running: a run that holds it goes on; failed: such a run has stopped before its end; stale:
-    there is a result of other code; corrupt: its files are damaged; missing: there is nothing."""
+    running: a run that holds it goes on; stopped: such a run was asked to stop before its end;
+    failed: it failed, or its process is gone; stale: there is a result of other code; corrupt: its
+    files are damaged; missing: there is nothing."""
     detail: str = ""
     """What the state follows from."""
     summary: Summary | None = None
@@ -46,6 +49,8 @@ class HeldRun:
     name: str
     finished: bool
     going_on: bool
+    stopped: bool
+    """Whether it was asked to stop, and did."""
     reason: str
     """Why it is thought to stand so."""
     members: tuple[str, ...]
@@ -88,16 +93,17 @@ def held_runs(root: Path) -> Iterator[HeldRun]:
             continue  # of another version, or damaged: no trial of this code can be in it
         members = tuple(trial_id(held.member(i), code) for i in range(held.members))
         if run.finished:
-            going_on, reason = False, "it is finished"
+            going_on, stopped, reason = False, False, "it is finished"
         else:
             sight = look(run)
-            going_on = sight.state in GOING_ON
+            going_on, stopped = sight.state in GOING_ON, sight.state == "stopped"
             at = f"update {sight.update} of {sight.updates}"
             reason = f"{sight.state} at {at}: {sight.reason}"
         yield HeldRun(
             name=run.folder.name,
             finished=run.finished,
             going_on=going_on,
+            stopped=stopped,
             reason=reason,
             members=members,
         )
@@ -135,7 +141,7 @@ def _undone(
             return "running", f"in {run.name}, {run.reason}"
     for run in runs:
         if not run.finished:
-            return "failed", f"in {run.name}, {run.reason}"
+            return "stopped" if run.stopped else "failed", f"in {run.name}, {run.reason}"
     if runs:
         return "missing", f"{runs[0].name} is finished and not yet filed"
     older = by_config.get(trial.config.hash)

@@ -21,7 +21,7 @@ class Trial:
     """Its settings, with one seed."""
     series: str
     """The series of a figure that it belongs to."""
-    x: float | str | None = None
+    x: float | None = None
     """Where it stands on the figure's axis; None where that is time."""
 
     def __post_init__(self) -> None:
