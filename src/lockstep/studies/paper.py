@@ -9,6 +9,9 @@ TWC 2023, arXiv 2302.09021.)
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
+STUDY = "uav-paper"
+"""The study whose figures are the paper's."""
+
 AB, B, AG = "AB-MAPPO", "B-MAPPO", "AG-MAPPO"
 MADDPG, RANDOMIZED = "MADDPG", "Randomized"
 
@@ -184,3 +187,43 @@ FLAT_FROM: Mapping[Place, float] = {
     ("fig10", "world/weighted_energy_mu_avg", "UAV CPU"): 8.0,
 }
 """Where a series has stopped falling: steps from there on are flat, not down."""
+
+LABELS: Mapping[tuple[str, str], str] = {
+    ("fig3", "world/mu_reward"): "average reward of a user",
+    ("fig3", "world/uav_reward"): "average reward of a UAV",
+    ("fig9", "world/mu_energy_avg"): "energy of a user (J)",
+    ("fig9", "world/uav_energy_avg"): "energy of a UAV (J)",
+}
+"""Text of the y axis in figures that show two metrics."""
+
+TAIL_AT = 77_000.0
+"""Middle of the last 20 of 266 points, in steps."""
+
+
+def has_readings(study: str, figure: str) -> bool:
+    """Whether values of the paper are known for a figure of a study."""
+    return study == STUDY and any(place[0] == figure for place in (*CURVES, *MARKS))
+
+
+def readings(place: Place) -> Marks:
+    """Series to x to value in one panel; landmarks of a curve stand in the middle of their window.
+
+    Empty where nothing was read.
+    """
+    if place in CURVES:
+        rows = CURVES[place].items()
+        return {name: {middle(at): y for at, y in row.items()} for name, row in rows}
+    return MARKS.get(place, {})
+
+
+def window(landmark: str) -> tuple[float, float]:
+    """Steps that a landmark such as `6-10k` is the mean over: above the first, up to the second."""
+    low, _, high = landmark.removesuffix("k").partition("-")
+    return 1000.0 * float(low), 1000.0 * float(high)
+
+
+def middle(landmark: str) -> float:
+    """Where a landmark stands on the axis of steps."""
+    if landmark in (FIRST, TAIL):
+        return 300.0 if landmark == FIRST else TAIL_AT
+    return sum(window(landmark)) / 2.0

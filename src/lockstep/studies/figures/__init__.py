@@ -1,0 +1,131 @@
+"""The figures of a study: drawn from results that may be shown, or refused.
+
+Everything is read, checked and drawn before the first file is written, so a folder never holds half
+of a study's figures. Equal results give equal bytes.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from lockstep.errors import BadInput, known, needs_extra
+from lockstep.run.rundir import write_atomic, writing
+from lockstep.studies import paper
+from lockstep.studies.aggregate import Results, gather
+from lockstep.studies.figures.cache import choose_cache
+from lockstep.studies.figures.spread import Spread
+from lockstep.studies.study import Figure, Study
+
+log = logging.getLogger(__name__)
+
+Mode: TypeAlias = Literal["trained", "heuristic"]
+FORMATS = ("png", "pdf")
+
+FLIGHT_SEED = 20260225
+"""Seed of the flights, unless another one is asked for."""
+
+LISTED = 10
+"""Trials left out that a message names, at most; `study status` names all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """How figures are to be drawn."""
+
+    allow_missing: bool = False
+    """Leave out what has no result that may be shown, and say so."""
+    overlay_paper: bool = False
+    """Draw the paper's values as dashed lines."""
+    spread: Spread = "std"
+    """Mean with standard deviation, or interquartile mean with its bootstrap interval."""
+    mode: Mode = "trained"
+    """Who flies in a figure of flights."""
+    seed: int = FLIGHT_SEED
+    """Where users walk and UAVs start in a figure of flights."""
+
+
+def draw(
+    study: Study,
+    root: Path,
+    out: Path,
+    *,
+    only: Sequence[str] = (),
+    allow_missing: bool = False,
+    overlay_paper: bool = False,
+    spread: Spread = "std",
+    fig13_mode: Mode = "trained",
+    fig13_seed: int = FLIGHT_SEED,
+    formats: Sequence[str] = FORMATS,
+) -> list[Path]:
+    """Draws the figures `only`, or all, into the folder `out`; the files that were written.
+
+    Unusable lists every trial that is missing, stale, damaged or of mixed code; nothing is written
+    then. With `allow_missing` these are left out, and so are figures of which nothing is left.
+    """
+    for name in only:
+        known(f"figure of {study.name}", name, [figure.name for figure in study.figures])
+    for kind in formats:
+        known("format of figures", kind, FORMATS)
+    asked = Request(
+        allow_missing=allow_missing,
+        overlay_paper=overlay_paper,
+        spread=spread,
+        mode=fig13_mode,
+        seed=fig13_seed,
+    )
+    shown = [figure for figure in study.figures if not only or figure.name in only]
+    if overlay_paper and not any(paper.has_readings(study.name, figure.name) for figure in shown):
+        names = ", ".join(figure.name for figure in shown)
+        raise BadInput(
+            f"--overlay-paper needs figures with values of the paper, got {names} of {study.name}; "
+            f"there are such values for figures 3 to 12 of {paper.STUDY}"
+        )
+    choose_cache()
+    with needs_extra("study"):
+        import matplotlib  # noqa: F401
+    pictures = _pictures(study, root, shown, asked, formats)
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+    made = []
+    for name, content in pictures.items():
+        write_atomic(out / name, content, durable=False)
+        made.append(out / name)
+    return made
+
+
+def _pictures(
+    study: Study, root: Path, shown: Sequence[Figure], asked: Request, formats: Sequence[str]
+) -> dict[str, bytes]:
+    """File name to content, of all figures that can be drawn."""
+    from lockstep.studies.figures.drawing import picture
+
+    scripted = asked.mode == "heuristic"
+    measured = [one.name for one in shown if not (scripted and one.kind == "flights")]
+    results: Results | None = None
+    if measured:
+        results = gather(study, root, only=measured, allow_missing=asked.allow_missing)
+        _tell_left_out(results)
+    pictures: dict[str, bytes] = {}
+    for figure in shown:
+        if figure.kind == "flights":
+            from lockstep.studies.figures.flying import flights_picture  # imports torch
+
+            made = flights_picture(study, figure, root, results, asked, formats)
+        else:
+            assert results is not None
+            made = picture(figure, results, asked, formats)
+        if made is None:
+            log.warning("%s is left out: no point of it has a result", figure.name)
+            continue
+        pictures |= {f"{figure.name}.{kind}": content for kind, content in made.items()}
+    return pictures
+
+
+def _tell_left_out(results: Results) -> None:
+    if not results.left_out:
+        return
+    more = len(results.left_out) - LISTED
+    lines = [*results.left_out[:LISTED], *([f"and {more} more"] if more > 0 else [])]
+    log.warning("%d trials are left out:\n  %s", len(results.left_out), "\n  ".join(lines))

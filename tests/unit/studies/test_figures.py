@@ -1,0 +1,346 @@
+import hashlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.figure import Figure as Canvas
+from matplotlib.patches import Rectangle
+from PIL import Image
+
+from lockstep.cli import main
+from lockstep.errors import BadInput, MissingExtra
+from lockstep.studies import paper, store, uav_paper
+from lockstep.studies.aggregate import Unusable, gather
+from lockstep.studies.figures import Request, draw
+from lockstep.studies.figures.cache import choose_cache
+from lockstep.studies.figures.drawing import compose
+from lockstep.studies.figures.looks import looks
+from lockstep.studies.figures.page import stamp, style
+from lockstep.studies.figures.spread import of_curve, of_mark, smoothed
+from lockstep.studies.flights import flights
+from lockstep.studies.study import Study
+from tests.unit.studies import roots
+
+FLIGHTS, PNG = ("flights",), ("png",)
+DECLARED = """
+from tests.unit.studies import roots
+
+
+def study(smoke=False):
+    return roots.tiny_study()
+"""
+
+
+@pytest.fixture(scope="module")
+def study() -> Study:
+    return roots.tiny_study()
+
+
+@pytest.fixture(scope="module")
+def trained(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return roots.train(study, tmp_path_factory.mktemp("figures") / "tiny")
+
+
+@pytest.fixture
+def copy(trained: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(trained, tmp_path / "copy")
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Path]:
+    """The short version of the paper's study, with numbers that grow with x."""
+    asked = uav_paper.study(smoke=True)
+    root = tmp_path_factory.mktemp("figures") / "short"
+    return asked, roots.fill(asked, root, roots.constant(lambda trial, metric: 1 + (trial.x or 0)))
+
+
+@pytest.fixture(scope="module")
+def declared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("declared") / "tiny_study.py"
+    file.write_text(DECLARED)
+    return file
+
+
+@pytest.fixture(autouse=True)
+def users_settings_stay() -> Iterator[None]:
+    """No test and no figure leaves matplotlib's settings changed."""
+    before = dict(matplotlib.rcParams)
+    yield
+    assert dict(matplotlib.rcParams) == before
+
+
+def lose(root: Path, study: Study, figure: str, point: int = 0) -> str:
+    trial = study.figure(figure).points[point].trials[0]
+    shutil.rmtree(store.trials_in(root) / trial.hash)
+    return trial.hash
+
+
+def digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def composed(study: Study, root: Path, name: str, **asked: object) -> Canvas:
+    with style():
+        canvas = compose(study.figure(name), gather(study, root, only=(name,)), Request(**asked))
+    assert canvas is not None
+    return canvas
+
+
+def legend(canvas: Canvas) -> list[str]:
+    return [text.get_text() for text in canvas.legends[0].get_texts()]
+
+
+def test_every_figure_of_a_trained_study_is_drawn(study: Study, trained: Path, tmp_path: Path):
+    made = draw(study, trained, tmp_path / "out")
+    names = ("courses", "band", "clock", "flights")
+    assert [file.name for file in made] == [f"{n}.{kind}" for n in names for kind in ("png", "pdf")]
+    assert all(file.stat().st_size > 5_000 for file in made)
+
+
+def test_a_missing_input_is_listed_and_nothing_is_drawn(
+    study: Study, copy: Path, declared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    lost = lose(copy, study, "clock")
+    out = tmp_path / "out"
+    command = ["study", "figures", str(declared), f"--root={copy}", f"--out={out}"]
+    assert main(command) == 2
+    assert f"clock MU CPU K=4 at 0.5, seed 1 ({lost[:12]}): missing" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_what_is_missing_is_left_out_with_a_message_if_that_is_asked_for(
+    study: Study, copy: Path, declared: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    for point in (0, 1):
+        lose(copy, study, "clock", point)
+    lose(copy, study, "band")
+    out = tmp_path / "out"
+    command = ["study", "figures", str(declared), f"--root={copy}", f"--out={out}"]
+    assert main([*command, "--allow-missing"]) == 0
+    assert "3 trials are left out" in caplog.text
+    assert "clock is left out: no point of it has a result" in caplog.text
+    assert {file.name for file in out.glob("*.png")} == {"courses.png", "band.png", "flights.png"}
+
+
+def test_a_figure_says_how_many_of_its_points_are_left_out(study: Study, copy: Path):
+    lose(copy, study, "band")
+    found = gather(study, copy, only=("band",), allow_missing=True)
+    with style():
+        canvas = compose(study.figure("band"), found, Request(allow_missing=True))
+    assert canvas is not None
+    assert canvas.texts[0].get_text().endswith("2 seeds; 1 of 4 points left out")
+
+
+def test_a_stale_input_is_refused(study: Study, copy: Path, tmp_path: Path):
+    trial = study.figure("band").points[0].trials[0]
+    lose(copy, study, "band")
+    shutil.rmtree(store.runs_in(copy))
+    roots.file(trial, copy, {roots.ENERGY: [1.0, 2.0, 3.0]}, code="older")
+    with pytest.raises(Unusable, match=r"band K=10 at 30, seed 1 .*: stale"):
+        draw(study, copy, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_equal_results_give_equal_bytes_whatever_the_users_settings_are(
+    study: Study, trained: Path, tmp_path: Path
+):
+    first = draw(study, trained, tmp_path / "first", only=("band", "flights"))
+    with matplotlib.rc_context({"font.size": 30, "axes.grid": False, "savefig.dpi": 30}):
+        second = draw(study, trained, tmp_path / "second", only=("band", "flights"))
+    assert list(map(digest, first)) == list(map(digest, second))
+
+
+def test_another_process_without_a_display_draws_the_same_bytes_without_torch(
+    short: tuple[Study, Path], tmp_path: Path
+):
+    study, root = short
+    code = (
+        "import sys; from lockstep.cli import main; "
+        f"assert main(['study', 'figures', 'uav-paper', '--smoke', '--root={root}', "
+        f"'--out={tmp_path}', '--only', 'fig3', 'fig6']) == 0; "
+        "assert not {'torch', 'matplotlib.pyplot'} & set(sys.modules)"
+    )
+    bare = {"PYTHONHASHSEED": "7", "MPLBACKEND": "tkagg", "HOME": str(tmp_path / "home")}
+    subprocess.run([sys.executable, "-c", code], check=True, env=bare)
+    here = draw(study, root, tmp_path / "here", only=("fig3", "fig6"))
+    assert [digest(tmp_path / file.name) for file in here] == list(map(digest, here))
+
+
+def test_every_file_carries_the_digest_of_its_study(study: Study, trained: Path, tmp_path: Path):
+    for file in draw(study, trained, tmp_path / "out", only=("band", "flights")):
+        if file.suffix == ".png":
+            with Image.open(file) as picture:
+                assert study.hash in picture.info["Description"]
+        else:
+            assert study.hash.encode() in file.read_bytes()
+    assert composed(study, trained, "band").texts[1].get_text() == f"tiny · {study.hash[:12]}"
+    assert stamp(roots.tiny_study(seeds=(1,))) != stamp(study)
+
+
+def test_every_file_of_the_papers_study_is_small(short: tuple[Study, Path], tmp_path: Path):
+    large = ("fig3", "fig12", "fig13")
+    made = draw(*short, tmp_path, only=large, fig13_mode="heuristic", overlay_paper=True)
+    assert {file.stem for file in made} == set(large)
+    assert max(file.stat().st_size for file in made) < 200_000
+
+
+def test_series_stand_in_the_order_of_their_numbers(study: Study, trained: Path):
+    assert legend(composed(study, trained, "band")) == ["K=4", "K=10"]
+
+
+def test_a_bar_stands_at_the_mean_with_an_error_bar_of_the_deviation(study: Study, trained: Path):
+    axes = composed(study, trained, "band").axes[0]
+    marks = gather(study, trained).marks("band", roots.ENERGY)
+    heights = [bar.get_height() for bar in axes.patches if isinstance(bar, Rectangle)]
+    assert heights == pytest.approx([mark.mean for mark in marks])
+    assert len(axes.containers) == 2 * len(marks)  # a bar and an error bar each
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["30", "50"]
+
+
+def test_error_bars_may_be_intervals_of_the_interquartile_mean(study: Study, trained: Path):
+    mark = gather(study, trained).marks("band", roots.ENERGY)[0]
+    assert of_mark(mark, "interval") == (mark.iqm, *mark.interval)
+    canvas = composed(study, trained, "band", spread="interval")
+    assert canvas.texts[0].get_text().startswith("interquartile mean and 95 %")
+
+
+def test_a_curve_is_smoothed_and_begins_where_it_began(study: Study, trained: Path):
+    mark = gather(study, trained).marks("courses", roots.JAIN)[0]
+    assert of_curve(mark, "std").middle == pytest.approx(mark.curves.mean(axis=0))  # three updates
+    long = np.arange(200.0).reshape(1, 200)
+    assert smoothed(long)[0, :3].tolist() == [0.0, 0.5, 1.0]
+    assert smoothed(long)[0, -1] == np.mean([196, 197, 198, 199])
+    long[0, 100] = np.nan
+    assert np.isnan(smoothed(long)).sum() == 1
+
+
+def test_a_series_looks_the_same_in_every_figure(short: tuple[Study, Path]):
+    found = looks(short[0])
+    learners = [found[name] for name in uav_paper.LEARNERS]
+    assert len({look.colour for look in learners}) == len(learners)
+    with_twin, without = found["B=30MHz with DT"], found["B=30MHz w/o DT"]
+    assert with_twin.colour == without.colour
+    assert with_twin.line != without.line
+    assert found["B=50MHz with DT"].colour != with_twin.colour
+
+
+def test_the_papers_values_are_dashed(short: tuple[Study, Path]):
+    study, root = short
+    canvas = composed(study, root, "fig11", overlay_paper=True)
+    assert legend(canvas)[-1] == "paper"
+    dashed = [line for line in canvas.axes[0].lines if line.get_marker() == "None"]
+    read = paper.MARKS["fig11", "world/weighted_energy_mu_avg", ""]
+    drawn = [list(line.get_ydata()) for line in dashed]
+    assert drawn == [list(read[name].values()) for name in ("K=50", "K=60")]
+    assert {line.get_linestyle() for line in dashed} == {"--"}
+    assert "paper" not in legend(composed(study, root, "fig11"))
+
+
+def test_a_study_of_ones_own_has_nothing_of_the_paper(study: Study, trained: Path, tmp_path: Path):
+    with pytest.raises(BadInput, match="needs figures with values of the paper, got band of tiny"):
+        draw(study, trained, tmp_path, only=("band",), overlay_paper=True)
+
+
+def test_an_unknown_figure_or_format_is_refused(study: Study, trained: Path, tmp_path: Path):
+    with pytest.raises(BadInput, match="did you mean 'band'"):
+        draw(study, trained, tmp_path, only=("bands",))
+    with pytest.raises(BadInput, match="no format of figures called 'gif'"):
+        draw(study, trained, tmp_path, formats=("gif",))
+
+
+def test_a_missing_matplotlib_is_answered_with_its_command(
+    study: Study, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'lockstep-rl\[study\]'"):
+        draw(study, trained, tmp_path / "out")
+
+
+def test_flights_of_equal_seeds_are_equal_files_and_of_others_not(
+    study: Study, trained: Path, tmp_path: Path
+):
+    files = [
+        draw(study, trained, tmp_path / str(i), only=FLIGHTS, fig13_seed=seed, formats=PNG)[0]
+        for i, seed in enumerate((5, 5, 6))
+    ]
+    first, again, other = map(digest, files)
+    assert first == again != other
+
+
+def test_trained_policies_fly_otherwise_than_the_script(
+    study: Study, trained: Path, tmp_path: Path
+):
+    ways = {
+        mode: digest(
+            draw(study, trained, tmp_path / mode, only=FLIGHTS, fig13_mode=mode, formats=PNG)[0]
+        )
+        for mode in ("trained", "heuristic")
+    }
+    assert ways["trained"] != ways["heuristic"]
+
+
+def test_the_script_needs_no_training(study: Study, tmp_path: Path):
+    made = draw(study, tmp_path / "none", tmp_path, only=FLIGHTS, fig13_mode="heuristic")
+    assert [file.name for file in made] == ["flights.png", "flights.pdf"]
+
+
+def test_a_flight_whose_policy_is_gone_is_refused_or_left_out(
+    study: Study, copy: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    shutil.rmtree(store.runs_in(copy))
+    with pytest.raises(Unusable, match=r"courses K=4, seed 1: .* was not kept"):
+        draw(study, copy, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    draw(study, copy, tmp_path / "out", only=("band", "flights"), allow_missing=True, formats=PNG)
+    assert "flights is left out" in caplog.text
+    assert not (tmp_path / "out" / "flights.png").exists()
+
+
+def test_flights_start_where_the_scene_says_and_differ_from_each_other(study: Study):
+    trial = study.figure("flights").points[0].trials[0]
+    area = replace(trial.config.world, width_m=500.0, height_m=500.0, n_users=60, n_slots=20)
+    small = replace(trial, config=replace(trial.config, world=area))
+    crowded, corner = flights(small, None, seed=1)
+    assert crowded.mu_xy_m.shape == (20, 60, 2)
+    assert not corner.uav_xy_m[0].any()
+    assert corner.uav_xy_m[-1].any(axis=-1).all()  # the script leaves no UAV behind
+    spread = [flight.mu_xy_m[0].std() for flight in (crowded, corner)]
+    centres = np.array([[125.0, 125.0], [375.0, 350.0], [275.0, 100.0]])
+    away = np.linalg.norm(crowded.mu_xy_m[0][:, None] - centres, axis=-1).min(axis=1)
+    assert away.max() < 100.0
+    assert spread[0] != spread[1]
+
+
+def test_an_area_that_is_not_small_has_no_crowds(study: Study):
+    trial = study.figure("flights").points[0].trials[0]
+    assert "from random places" in flights(trial, None, seed=1)[0].title
+
+
+def test_the_first_cache_folder_that_can_be_written_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("MPLCONFIGDIR", raising=False)
+    monkeypatch.delitem(sys.modules, "matplotlib")
+    (tmp_path / "file").touch()
+    good = tmp_path / "good" / "matplotlib"
+    assert choose_cache([tmp_path / "file" / "x", good, tmp_path / "later"]) == good
+    assert list(good.iterdir()) == []  # the probe is gone
+    assert not (tmp_path / "later").exists()
+
+
+def test_no_cache_folder_is_no_failure_and_the_users_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delitem(sys.modules, "matplotlib")
+    monkeypatch.delenv("MPLCONFIGDIR", raising=False)
+    (tmp_path / "file").touch()
+    assert choose_cache([tmp_path / "file" / "x"]) is None
+    monkeypatch.setenv("MPLCONFIGDIR", "/mine")
+    assert choose_cache([tmp_path / "good"]) is None
+    assert not (tmp_path / "good").exists()
