@@ -1,0 +1,84 @@
+"""Studies by name and from files."""
+
+from pathlib import Path
+
+import pytest
+
+from lockstep.errors import BadInput, UnknownName
+from lockstep.studies import catalogue
+from lockstep.studies.catalogue import default_root, load
+
+BODY = """
+from lockstep.run.config import preset
+from lockstep.studies.study import Figure, Study, sweep
+from names import NAME
+
+def study({arguments}):
+    points = sweep("one", {{"A": preset("uav-mec", scenario="demo")}}, seeds=(1,))
+    figure = Figure(name="one", title="", kind="curves", x_label="", y_label="",
+                    metrics=("world/jain_fairness",), points=points)
+    return Study(name=NAME, smoke=smoke, figures=(figure,))
+"""
+
+
+def write(folder: Path, text: str) -> str:
+    (folder / "names.py").write_text("NAME = 'mine'\n")
+    (folder / "mine.py").write_text(text)
+    return str(folder / "mine.py")
+
+
+@pytest.mark.parametrize("name", catalogue.STUDIES)
+def test_every_study_that_ships_can_be_declared_in_both_lengths(name: str):
+    assert load(name).name == name
+    assert load(name, smoke=True).smoke
+    assert len(load(name, smoke=True).distinct()) <= len(load(name).distinct())
+
+
+def test_a_grid_is_chosen_by_name():
+    assert load("uav-paper").grid == "reference"
+    assert load("uav-paper", grid="paper").grid == "paper"
+    with pytest.raises(BadInput, match="grid must be one of reference, paper, got 'fine'"):
+        load("uav-paper", grid="fine")
+    with pytest.raises(BadInput, match=r"uav-flights has one grid only, so leave out --grid \(p\)"):
+        load("uav-flights", grid="p")
+
+
+def test_an_unknown_study_is_answered_with_the_nearest():
+    with pytest.raises(UnknownName, match=r"no study called 'uav-papr'; did you mean 'uav-paper'"):
+        load("uav-papr")
+
+
+def test_a_study_may_be_a_file_with_others_beside_it(tmp_path: Path):
+    study = load(write(tmp_path, BODY.format(arguments="smoke")), smoke=True)
+    assert (study.name, study.smoke) == ("mine", True)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = ", "cannot be read as Python"),
+        ("import nothing_of_that_name", "cannot be read as Python: No module named"),
+        ("x = 1", r"must have a function study\(smoke\) that returns a Study, got none"),
+        ("def study(smoke): return 3", "the function study of .* must return a Study, got int"),
+        ("def study(): return 3", "cannot be declared: .* unexpected keyword argument 'smoke'"),
+        ("def study(smoke): raise ValueError('values are odd')", "cannot be declared: values are"),
+    ],
+)
+def test_a_file_that_declares_no_study_is_refused(tmp_path: Path, text: str, message: str):
+    with pytest.raises(BadInput, match=message):
+        load(write(tmp_path, text))
+
+
+def test_a_file_that_is_not_there_is_refused():
+    with pytest.raises(BadInput, match=r"there is no file gone.py to read a study from"):
+        load("gone.py")
+
+
+def test_results_of_other_grids_and_lengths_have_other_folders():
+    roots = {
+        str(default_root(load("uav-paper", grid=grid, smoke=smoke)))
+        for grid in ("reference", "paper")
+        for smoke in (False, True)
+    }
+    assert len(roots) == 4
+    assert "studies/uav-paper-paper-smoke" in roots

@@ -1,0 +1,117 @@
+"""What a study declares: trials, points, figures, and what is refused."""
+
+from dataclasses import replace
+
+import pytest
+
+from lockstep.errors import UnknownName
+from lockstep.studies.study import Figure, Point, Study, Trial, setting, sweep
+from tests.unit.studies.roots import ENERGY, figure, tiny_config, tiny_study
+
+
+def points(name: str = "band", **options) -> tuple[Point, ...]:
+    asked = {"seeds": (1, 2), "axis": "world.bandwidth_mhz", "values": (30.0, 50.0)}
+    return sweep(name, {"K=4": tiny_config()}, **asked | options)
+
+
+def test_a_sweep_has_a_point_for_each_series_and_value_and_a_trial_for_each_seed():
+    series = {"K=4": tiny_config(), "K=5": tiny_config(n_users=5)}
+    made = sweep("band", series, seeds=(7, 9), axis="world.bandwidth_mhz", values=(30.0, 50.0))
+    assert [(p.series, p.x) for p in made] == [
+        ("K=4", 30.0), ("K=4", 50.0), ("K=5", 30.0), ("K=5", 50.0)
+    ]  # fmt: skip
+    assert [[trial.seed for trial in p.trials] for p in made] == [[7, 9]] * 4
+    assert [p.trials[0].config.world.bandwidth_mhz for p in made] == [30.0, 50.0] * 2
+    assert made[2].trials[0].config.world.n_users == 5
+
+
+def test_a_sweep_without_an_axis_has_a_point_for_each_series():
+    made = points(axis="", values=())
+    assert [(p.series, p.x) for p in made] == [("K=4", None)]
+
+
+def test_a_sweep_needs_an_axis_for_its_values():
+    with pytest.raises(ValueError, match="sweep band must have both axis and values, or neither"):
+        points(axis="")
+
+
+def test_a_setting_of_whole_numbers_stays_one():
+    config = setting(tiny_config(), "world.n_users", 6.0)
+    assert (config.world.n_users, type(config.world.n_users)) == (6, int)
+    assert setting(config, "learner.lr_actor", 0.01).learner.lr_actor == 0.01
+
+
+def test_an_unknown_setting_is_answered_with_the_nearest():
+    with pytest.raises(UnknownName, match="did you mean 'bandwidth_mhz'"):
+        setting(tiny_config(), "world.bandwith_mhz", 1.0)
+    with pytest.raises(
+        ValueError, match=r"must be named as world\.<name> or learner\.<name>, got x"
+    ):
+        setting(tiny_config(), "x", 1.0)
+
+
+def test_a_trial_has_one_seed():
+    with pytest.raises(ValueError, match="a trial must have one seed, got 2"):
+        Trial(config=replace(tiny_config(), seeds=(1, 2)), series="K=4")
+
+
+def test_the_name_of_a_trial_follows_from_settings_and_not_from_where_it_is_shown():
+    config = replace(tiny_config(), seeds=(3,))
+    one = Trial(config=config, series="K=4", x=1.0)
+    other = Trial(config=replace(config, device="auto", threads=2), series="B", x=None)
+    assert one.hash == other.hash
+    assert Trial(config=replace(config, seeds=(4,)), series="K=4").hash != one.hash
+
+
+def test_points_that_coincide_are_trained_once():
+    study = tiny_study()
+    assert len(study.trials()) == 2 * (2 + 4 + 2)
+    shared = {trial.hash for trial in study.figure("courses").trials()}
+    assert shared <= {trial.hash for trial in study.figure("band").trials()}
+    assert len(study.distinct()) == 2 * (4 + 2)
+
+
+def test_the_digest_of_a_study_changes_with_its_trials_alone():
+    assert tiny_study("one").hash == tiny_study("another").hash
+    assert tiny_study(seeds=(1, 3)).hash != tiny_study().hash
+
+
+def test_a_figure_that_a_study_does_not_have_is_answered_with_the_nearest():
+    with pytest.raises(UnknownName, match=r"no figure of tiny called 'bend'; did you mean 'band'"):
+        tiny_study().figure("bend")
+
+
+def test_a_point_is_in_a_figure_once():
+    twice = points() + points()
+    with pytest.raises(ValueError, match="each point of figure band must be there once"):
+        figure("band", "bars", twice, (ENERGY,))
+
+
+def test_figures_that_share_a_point_share_its_trials():
+    one = figure("one", "bars", points(), (ENERGY,))
+    other = figure("other", "bars", points(seeds=(1, 3)), (ENERGY,))
+    with pytest.raises(ValueError, match="must share its trials; name one of the sweeps otherwise"):
+        Study(name="tiny", figures=(one, other))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": "fig/6"}, "a figure's name must be fit for a file, got 'fig/6'"),
+        ({"metrics": ()}, "figure band must measure something"),
+        ({"points": ()}, "figure band must have points"),
+    ],
+)
+def test_a_figure_refuses_what_cannot_be_drawn(change: dict[str, object], message: str):
+    good = figure("band", "bars", points(), (ENERGY,))
+    with pytest.raises(ValueError, match=message):
+        replace(good, **change)
+
+
+def test_a_study_without_figures_is_refused():
+    with pytest.raises(ValueError, match="study empty must have a figure"):
+        Study(name="empty", figures=())
+
+
+def test_figures_of_flights_need_no_metric():
+    assert isinstance(figure("fly", "flights", points()[:1], ()), Figure)
