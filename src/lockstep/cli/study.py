@@ -5,10 +5,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Literal
 
-import tyro
 from rich.console import Console
 from rich.table import Table
 
@@ -64,31 +61,6 @@ examples:
   lockstep study status uav-paper --all
   lockstep study status uav-paper --json"""
 
-AGGREGATE = """\
-Put the results of all trials of a study into one table in its root. Results that are missing, stale
-or damaged are listed and nothing is written, unless --allow-missing.
-
-examples:
-  lockstep study aggregate uav-paper
-  lockstep study aggregate uav-paper --root results --allow-missing"""
-
-FIGURES = """\
-Draw the figures of a study from its results. Inputs that are missing, stale or mixed are listed and
-nothing is drawn, unless --allow-missing, which leaves out what cannot be drawn and says so.
-
-examples:
-  lockstep study figures uav-paper --out figures
-  lockstep study figures uav-paper --only fig6 fig8 --overlay-paper
-  lockstep study figures uav-paper --fig13-mode heuristic"""
-
-SCORE = """\
-Compare the results of a study with what the paper shows: orders, trends, relative errors and the
-verdict on each of its claims.
-
-examples:
-  lockstep study score uav-paper
-  lockstep study score uav-paper --json"""
-
 
 @dataclass(frozen=True, kw_only=True)
 class PlanFlags(StudyFlags):
@@ -110,38 +82,6 @@ class StatusFlags(StudyFlags):
     """List every trial, and not only those that need a look."""
     json: bool = False
     """Print everything as JSON, and nothing else, on standard output."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AggregateFlags(StudyFlags):
-    """The flags of `study aggregate`."""
-
-    allow_missing: bool = False
-    """Leave out trials without a usable result, and say so."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FigureFlags(StudyFlags):
-    """The flags of `study figures`."""
-
-    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """Folder of the pictures; by default figures in the root."""
-    only: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FIGURE")] = ()
-    """Names of the figures to draw; by default all."""
-    allow_missing: bool = False
-    """Leave out what cannot be drawn, and say so."""
-    overlay_paper: bool = False
-    """Draw the paper's values as dashed lines."""
-    fig13_mode: Literal["trained", "heuristic"] = "trained"
-    """Who flies in figure 13."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScoreFlags(StudyFlags):
-    """The flags of `study score`."""
-
-    json: bool = False
-    """Print the scorecard as JSON, and nothing else, on standard output."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -238,52 +178,23 @@ def status(argv: Sequence[str]) -> int:
 
 def aggregate(argv: Sequence[str]) -> int:
     """Writes the table of all results."""
-    from lockstep.studies.aggregate import aggregate as put_together
+    from lockstep.cli.study_results import aggregate as put_together
 
-    flags = parse(AggregateFlags, argv, verb="study aggregate", description=AGGREGATE)
-    study, root = flags.load()
-    print(put_together(study, root, allow_missing=flags.allow_missing))
-    return 0
+    return put_together(argv)
 
 
 def figures(argv: Sequence[str]) -> int:
     """Draws."""
-    flags = parse(FigureFlags, argv, verb="study figures", description=FIGURES)
-    study, root = flags.load()
-    for name in flags.only:
-        study.figure(name)
-    from lockstep.studies.figures import draw
+    from lockstep.cli.study_results import figures as drawn
 
-    made = draw(
-        study,
-        root,
-        flags.out or root / "figures",
-        only=flags.only,
-        allow_missing=flags.allow_missing,
-        overlay_paper=flags.overlay_paper,
-        fig13_mode=flags.fig13_mode,
-    )
-    for file in made:
-        print(file)
-    return 0
+    return drawn(argv)
 
 
 def score(argv: Sequence[str]) -> int:
     """Compares with the paper."""
-    from lockstep.studies.score import score as compared
+    from lockstep.cli.study_results import score as compared
 
-    flags = parse(ScoreFlags, argv, verb="study score", description=SCORE)
-    study, root = flags.load()
-    card = compared(study, root)
-    if flags.json:
-        print_json(card.to_json())
-        return 0
-    heading, *rows = card.table()
-    table = Table(*heading)
-    for row in rows:
-        table.add_row(*row)
-    _console().print(table)
-    return 0
+    return compared(argv)
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {

@@ -152,10 +152,13 @@ class Results:
 
 def aggregate(study: Study, root: Path, *, allow_missing: bool = False) -> Path:
     """Writes the results of the whole study to `root`/aggregate.json and returns that path."""
-    results = gather(study, root, allow_missing=allow_missing)
-    file = root / FILE
-    write_json(file, results.to_json())
-    return file
+    return write(gather(study, root, allow_missing=allow_missing), root)
+
+
+def write(results: Results, root: Path) -> Path:
+    """Writes results to `root`/aggregate.json and returns that path."""
+    write_json(root / FILE, results.to_json())
+    return root / FILE
 
 
 def gather(

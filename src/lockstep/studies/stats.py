@@ -14,6 +14,9 @@ Statistic: TypeAlias = Callable[[NDArray[np.float64]], float]
 RESAMPLES = 2000
 """Resamples behind an interval: its ends then move by about a tenth of its width by chance."""
 
+SMOOTHED_OF = 50
+"""A smoothed curve is a running mean over one update in so many."""
+
 LEVEL = 0.05
 """Probability below which a difference counts as separated from nothing."""
 
@@ -152,6 +155,23 @@ def spearman(first: Values, second: Values) -> float:
     a, b = a - a.mean(), b - b.mean()
     scale = math.sqrt(float((a * a).sum() * (b * b).sum()))
     return float((a * b).sum()) / scale if scale > 0 else math.nan
+
+
+def smoothed(curves: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Running means of `[seeds, updates]`: each value with those just before it.
+
+    The width is a fiftieth of the updates; the first values have as many as there are, so a curve
+    begins where it began.
+    """
+    updates = curves.shape[1]
+    width = max(1, updates // SMOOTHED_OF)
+    total = np.cumsum(np.pad(np.nan_to_num(curves), ((0, 0), (1, 0))), axis=1)
+    count = np.cumsum(np.pad(~np.isnan(curves), ((0, 0), (1, 0))), axis=1)
+    end = np.arange(1, updates + 1)
+    start = np.maximum(0, end - width)
+    held = count[:, end] - count[:, start]
+    mean: NDArray[np.float64] = (total[:, end] - total[:, start]) / np.maximum(held, 1)
+    return np.where(np.isnan(curves), np.nan, mean)
 
 
 def _ranks(x: NDArray[np.float64]) -> NDArray[np.float64]:

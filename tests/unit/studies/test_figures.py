@@ -22,8 +22,9 @@ from lockstep.studies.figures.cache import choose_cache
 from lockstep.studies.figures.drawing import compose
 from lockstep.studies.figures.looks import looks
 from lockstep.studies.figures.page import stamp, style
-from lockstep.studies.figures.spread import of_curve, of_mark, smoothed
+from lockstep.studies.figures.spread import of_curve, of_mark
 from lockstep.studies.flights import flights
+from lockstep.studies.stats import smoothed
 from lockstep.studies.study import Study
 from tests.unit.studies import roots
 

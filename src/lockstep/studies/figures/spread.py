@@ -6,13 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.studies.aggregate import Mark
-from lockstep.studies.stats import bootstrap_curves
+from lockstep.studies.stats import bootstrap_curves, smoothed
 
 Spread: TypeAlias = Literal["std", "interval"]
 """Mean ± standard deviation, or interquartile mean with its 95 % bootstrap interval."""
-
-SMOOTHED_OF = 50
-"""A curve is a running mean over one update in so many."""
 
 Numbers: TypeAlias = NDArray[np.float64]
 
@@ -41,23 +38,6 @@ def of_curve(mark: Mark, spread: Spread) -> Shown:
     middle = curves.mean(axis=0)
     std = curves.std(axis=0, ddof=1) if len(curves) > 1 else np.zeros_like(middle)
     return Shown(middle, middle - std, middle + std)
-
-
-def smoothed(curves: Numbers) -> Numbers:
-    """Running means of `[seeds, updates]`: each value with those just before it.
-
-    The width is a fiftieth of the updates; the first values have as many as there are, so a curve
-    begins where it began.
-    """
-    updates = curves.shape[1]
-    width = max(1, updates // SMOOTHED_OF)
-    total = np.cumsum(np.pad(np.nan_to_num(curves), ((0, 0), (1, 0))), axis=1)
-    count = np.cumsum(np.pad(~np.isnan(curves), ((0, 0), (1, 0))), axis=1)
-    end = np.arange(1, updates + 1)
-    start = np.maximum(0, end - width)
-    held = count[:, end] - count[:, start]
-    mean: Numbers = (total[:, end] - total[:, start]) / np.maximum(held, 1)
-    return np.where(np.isnan(curves), np.nan, mean)
 
 
 def in_words(spread: Spread, seeds: int) -> str:

@@ -1,0 +1,158 @@
+"""`lockstep study aggregate`, `figures` and `score`: what is made of a study's results."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from lockstep.cli.flags import parse, print_json
+from lockstep.cli.study_flags import StudyFlags
+from lockstep.errors import known
+from lockstep.studies.export import FORMATS as EXPORTS
+from lockstep.studies.figures import FLIGHT_SEED, FORMATS, Mode
+from lockstep.studies.figures.spread import Spread
+
+_WIDE = 160
+
+AGGREGATE = """\
+Put the results of all trials of a study into one table, aggregate.json in its root. Results that
+are missing, stale or damaged are listed and nothing is written, unless --allow-missing.
+
+examples:
+  lockstep study aggregate uav-paper
+  lockstep study aggregate uav-paper --export csv parquet marl-eval
+  lockstep study aggregate uav-paper --root results --allow-missing"""
+
+FIGURES = """\
+Draw the figures of a study from its results. Inputs that are missing, stale or mixed are listed and
+nothing is drawn, unless --allow-missing, which leaves out what cannot be drawn and says so.
+
+examples:
+  lockstep study figures uav-paper --out figures
+  lockstep study figures uav-paper --only fig6 fig8 --overlay-paper --spread interval
+  lockstep study figures uav-paper --only fig13 --fig13-mode heuristic --fig13-seed 7"""
+
+SCORE = """\
+Compare the results of a study with what the paper shows: orders, trends, relative errors and the
+verdict on each of its claims. Results that are missing, stale or damaged are listed and nothing is
+said, unless --allow-missing.
+
+examples:
+  lockstep study score uav-paper
+  lockstep study score uav-paper --allow-missing
+  lockstep study score uav-paper --json"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AggregateFlags(StudyFlags):
+    """The flags of `study aggregate`."""
+
+    allow_missing: bool = False
+    """Leave out trials without a usable result, and say so."""
+    export: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FORMAT")] = ()
+    """Write the results for other programs as well, into export in the root: csv, parquet,
+    marl-eval."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FigureFlags(StudyFlags):
+    """The flags of `study figures`."""
+
+    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """Folder of the pictures; by default figures in the root."""
+    only: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FIGURE")] = ()
+    """Names of the figures to draw; by default all."""
+    formats: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FORMAT")] = FORMATS
+    """Kinds of file: png, pdf."""
+    allow_missing: bool = False
+    """Leave out what cannot be drawn, and say so."""
+    overlay_paper: bool = False
+    """Draw the paper's values as dashed lines."""
+    spread: Spread = "std"
+    """Mean ± standard deviation over seeds, or interquartile mean with its 95 % interval."""
+    fig13_mode: Mode = "trained"
+    """Who flies in figure 13: what its trials have learned, or a script that needs no training."""
+    fig13_seed: int = FLIGHT_SEED
+    """Where users walk and UAVs start in figure 13; an equal seed gives an equal file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreFlags(StudyFlags):
+    """The flags of `study score`."""
+
+    allow_missing: bool = False
+    """Leave out what has no usable result, and say so."""
+    json: bool = False
+    """Print the scorecard as JSON, and nothing else, on standard output."""
+
+
+def aggregate(argv: Sequence[str]) -> int:
+    """Writes the table of all results."""
+    from lockstep.studies.aggregate import gather, write
+
+    flags = parse(AggregateFlags, argv, verb="study aggregate", description=AGGREGATE)
+    for name in flags.export:
+        known("export format", name, EXPORTS)
+    study, root = flags.load()
+    results = gather(study, root, allow_missing=flags.allow_missing)
+    files = [write(results, root)]
+    if flags.export:
+        from lockstep.studies.export import export
+
+        files += export(results, root, flags.export)
+    for file in files:
+        print(file)
+    if results.left_out:
+        print(f"{len(results.left_out)} trials are left out; the file names them")
+    return 0
+
+
+def figures(argv: Sequence[str]) -> int:
+    """Draws."""
+    from lockstep.studies.figures import draw
+
+    flags = parse(FigureFlags, argv, verb="study figures", description=FIGURES)
+    study, root = flags.load()
+    made = draw(
+        study,
+        root,
+        flags.out or root / "figures",
+        only=flags.only,
+        allow_missing=flags.allow_missing,
+        overlay_paper=flags.overlay_paper,
+        spread=flags.spread,
+        fig13_mode=flags.fig13_mode,
+        fig13_seed=flags.fig13_seed,
+        formats=flags.formats,
+    )
+    for file in made:
+        print(file)
+    return 0
+
+
+def score(argv: Sequence[str]) -> int:
+    """Compares with the paper."""
+    from lockstep.studies.score import score as compared
+
+    flags = parse(ScoreFlags, argv, verb="study score", description=SCORE)
+    study, root = flags.load()
+    card = compared(study, root, allow_missing=flags.allow_missing)
+    if flags.json:
+        print_json(card.to_json())
+        return 0
+    console = Console()
+    if not console.is_terminal:
+        console.width = _WIDE  # a file has no edge at which to cut a table
+    for rows in (card.figures_table(), card.claims_table()):
+        heading, *rest = rows
+        table = Table(*heading)
+        for row in rest:
+            table.add_row(*row)
+        console.print(table)
+    for note in card.notes():
+        console.print(note, soft_wrap=True, highlight=False, markup=False)
+    return 0
