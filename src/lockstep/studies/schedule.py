@@ -269,7 +269,7 @@ class Scheduler:
     def _lost(self, exit: Exit) -> Failure | Again:
         self._losses[exit.job.name] += 1
         if self._losses[exit.job.name] > LOSSES:
-            return _failure(exit, f"lost its machine {LOSSES + 1} times ({exit.note})")
+            return _failure(exit, f"lost its machine {LOSSES + 1} times")
         why = f"its machine was lost ({exit.note}); it goes on from its last checkpoint"
         return Again(jobs=(exit.job,), why=why)
 

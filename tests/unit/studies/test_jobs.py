@@ -1,0 +1,188 @@
+"""Working off jobs: their order, their number at once, and what ends them all."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lockstep.studies.jobs import Again, Driver, Event, Exit, Failure, Job, Judge, Limits
+from lockstep.studies.local import LocalPool
+
+QUICK, LONG = "exit 0", "sleep 60"
+
+
+@pytest.fixture
+def pool() -> Iterator[LocalPool]:
+    made = LocalPool({})
+    yield made
+    made.stop(grace=0.0)
+
+
+class Watched:
+    """A driver of shell commands in real processes, and what it said."""
+
+    def __init__(self, pool: LocalPool, folder: Path) -> None:
+        self.pool, self.folder = pool, folder
+        self.events: list[Event] = []
+
+    def job(self, name: str, script: str = QUICK, **about) -> Job:
+        log = self.folder / f"{name}.log"
+        return Job(name=name, command=("/bin/sh", "-c", script), log=log, **about)
+
+    def go(
+        self,
+        *jobs: Job,
+        judge: Judge | None = None,
+        stopped: Callable[[], bool] = lambda: False,
+        **limits,
+    ):
+        driver = Driver(
+            jobs,
+            self.pool,
+            limits=Limits(**{"slots": 1} | limits),
+            judge=judge or self.judge,
+            on_event=self.events.append,
+        )
+        return driver.go(stopped)
+
+    def judge(self, exit: Exit, slots: int) -> Failure | Again | None:
+        if exit.code == 0:
+            return None
+        return Failure(name=exit.job.name, code=exit.code, log=exit.job.log, why="failed")
+
+    def names(self, kind: str) -> list[str]:
+        return [event.job.name for event in self.events if event.kind == kind]
+
+
+@pytest.fixture
+def watched(pool: LocalPool, tmp_path: Path) -> Watched:
+    return Watched(pool, tmp_path)
+
+
+def test_the_largest_job_goes_first(watched: Watched):
+    jobs = [watched.job(f"{cost:g}", cost=cost) for cost in (2.0, 8.0, 4.0)]
+    outcome = watched.go(*jobs)
+    assert (outcome.failure, outcome.stopped) == (None, False)
+    assert watched.names("start") == ["8", "4", "2"]
+    assert sorted(watched.names("done")) == ["2", "4", "8"]
+
+
+def test_no_more_jobs_go_on_at_once_than_there_are_slots(watched: Watched):
+    watched.go(*(watched.job(str(i), "sleep 0.05") for i in range(7)), slots=3)
+    assert max(event.running for event in watched.events) == 3
+    assert len(watched.names("done")) == 7
+
+
+def test_light_jobs_overtake_heavy_ones_that_wait_for_their_slot(watched: Watched):
+    heavy = [watched.job(f"heavy-{i}", "sleep 0.3", cost=9.0, heavy=True) for i in range(2)]
+    light = [watched.job(f"light-{i}", cost=1.0) for i in range(2)]
+    watched.go(*heavy, *light, slots=2, heavy=1)
+    assert watched.names("start") == ["heavy-0", "light-0", "light-1", "heavy-1"]
+
+
+def test_the_first_failure_ends_the_others_within_five_seconds(watched: Watched):
+    begun = time.monotonic()
+    deaf = "trap '' TERM; while true; do sleep 0.1; done"
+    outcome = watched.go(
+        watched.job("bad", "sleep 0.2; echo broken; exit 7"),
+        watched.job("polite", LONG),
+        watched.job("deaf", deaf),
+        watched.job("later", cost=0.5),
+        slots=3,
+    )
+    assert time.monotonic() - begun < 5.0
+    assert outcome.failure is not None
+    said = str(outcome.failure)
+    assert said == f"bad failed (exit code 7); its log is {watched.folder / 'bad.log'}"
+    assert (watched.folder / "bad.log").read_text() == "broken\n"
+    assert sorted(watched.names("stopped")) == ["deaf", "polite"]
+    assert "later" not in watched.names("start")
+
+
+def test_others_are_asked_before_they_are_forced(watched: Watched):
+    polite = "trap 'echo bye; exit 10' TERM; echo up; sleep 60 & wait"
+    ready = f"while ! grep -q up {watched.folder}/polite.log; do sleep 0.02; done; exit 1"
+    watched.go(watched.job("polite", polite), watched.job("bad", ready), slots=2)
+    assert (watched.folder / "polite.log").read_text() == "up\nbye\n"
+
+
+def test_a_job_that_takes_too_long_ends_all_within_five_seconds(watched: Watched):
+    begun = time.monotonic()
+    outcome = watched.go(
+        watched.job("slow", LONG), watched.job("other", LONG), slots=2, timeout=1.0
+    )
+    assert 1.0 < time.monotonic() - begun < 6.0
+    assert outcome.failure is not None
+    assert outcome.failure.code is None
+    assert "took longer than the timeout of 1 s; its log is" in str(outcome.failure)
+    assert sorted(watched.names("stopped")) == ["other", "slow"]
+
+
+def test_without_a_timeout_a_job_may_take_its_time(watched: Watched):
+    assert watched.go(watched.job("one", "sleep 0.6"), timeout=0.0).failure is None
+
+
+def test_a_job_that_is_judged_worth_another_try_gets_one(watched: Watched):
+    tries: list[int] = []
+
+    def judge(exit: Exit, slots: int) -> Again | None:
+        tries.append(slots)
+        return Again(jobs=(exit.job,), why="again") if len(tries) < 3 else None
+
+    outcome = watched.go(watched.job("one", "exit 3"), judge=judge)
+    assert outcome.failure is None
+    assert watched.names("start") == ["one"] * 3
+    assert watched.names("again") == ["one"] * 2
+
+
+def test_a_job_can_be_replaced_by_others_with_fewer_at_once(watched: Watched):
+    def judge(exit: Exit, slots: int) -> Again | None:
+        if exit.code == 0:
+            return None
+        parts = (watched.job("half-a"), watched.job("half-b"))
+        return Again(jobs=parts, why="too large", fewer=True)
+
+    long = [watched.job(f"long-{i}", "sleep 0.5") for i in range(3)]
+    watched.go(watched.job("whole", "exit 1", cost=9.0), *long, judge=judge, slots=4)
+    assert sorted(watched.names("start")) == [
+        "half-a", "half-b", "long-0", "long-1", "long-2", "whole"
+    ]  # fmt: skip
+    after = [event for event in watched.events if event.job.name.startswith("half")]
+    assert max(event.running for event in after if event.kind == "start") <= 2
+
+
+def test_all_stop_when_that_is_asked_for(watched: Watched):
+    asked = threading.Timer(0.3, lambda: None)
+    asked.start()
+    begun = time.monotonic()
+    outcome = watched.go(
+        watched.job("one", LONG), watched.job("two", LONG), stopped=lambda: not asked.is_alive()
+    )
+    assert outcome.stopped
+    assert time.monotonic() - begun < 3.0
+    assert watched.names("stopped") == ["one"]
+
+
+def test_no_job_begins_when_it_is_too_late_and_those_going_on_come_to_their_end(watched: Watched):
+    jobs = [watched.job("first", "sleep 0.6", cost=2.0), watched.job("second", cost=1.0)]
+    outcome = watched.go(*jobs, start_until=0.3)
+    assert outcome.stopped
+    assert outcome.failure is None
+    assert watched.names("done") == ["first"]
+    assert "second" not in watched.names("start")
+
+
+def test_work_that_is_done_in_time_is_not_called_stopped(watched: Watched):
+    assert not watched.go(watched.job("one"), start_until=30.0).stopped
+
+
+def test_nothing_is_left_running_when_the_driver_breaks(watched: Watched, pool: LocalPool):
+    def judge(exit: Exit, slots: int) -> None:
+        raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        watched.go(watched.job("one"), watched.job("two", LONG), judge=judge, slots=2)
+    assert pool.wait(0.0) == []
+    assert pool._running == {}

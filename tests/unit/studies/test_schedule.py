@@ -1,0 +1,331 @@
+"""What is left of a study as jobs, and what follows from how they end."""
+
+import json
+import shutil
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lockstep.errors import BadInput, RunBusy
+from lockstep.run import loop
+from lockstep.run.record import Run
+from lockstep.studies import leavings, store, worker
+from lockstep.studies.jobs import Event, Exit, Job, Limits, Outcome
+from lockstep.studies.packing import Pack, halves
+from lockstep.studies.schedule import KILLED, LOSSES, Place, Scheduler, Settings
+from lockstep.studies.study import Study
+from lockstep.studies.worker import Order
+from tests.unit.studies import roots
+
+
+@pytest.fixture(scope="module")
+def study() -> Study:
+    return roots.tiny_study()
+
+
+@pytest.fixture(scope="module")
+def trained(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return roots.train(study, tmp_path_factory.mktemp("study") / "root")
+
+
+@pytest.fixture
+def root(trained: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained, tmp_path / "root"))
+
+
+class Machine:
+    """A pool whose jobs end as told, one after another: machines cannot be lost to order."""
+
+    def __init__(self, ends: Iterable[int | None] = (), says: str = "") -> None:
+        self.ends, self.says = list(ends), says
+        self.started: list[Job] = []
+        self.running: list[Job] = []
+
+    def start(self, job: Job) -> None:
+        self.started.append(job)
+        self.running.append(job)
+
+    def wait(self, timeout: float) -> list[Exit]:
+        job = self.running.pop(0)
+        code = self.ends.pop(0) if self.ends else worker.DONE
+        job.log.write_text(self.says)
+        if code == worker.DONE:
+            code = worker.carry_out(Order.read(Path(job.command[-1])))
+        return [Exit(job=job, code=code, note="" if code is not None else "node-7 is gone")]
+
+    def stop(self, *, grace: float) -> list[Exit]:
+        ended = [Exit(job=job, code=worker.STOPPED) for job in self.running]
+        self.running.clear()
+        return ended
+
+    def close(self) -> None:
+        pass
+
+
+def carried_out(
+    study: Study, root: Path, machine: Machine, *, slots: int = 1, **settings
+) -> tuple[Outcome, list[Event]]:
+    events: list[Event] = []
+    with Scheduler(study, root, Settings(**{"device": "cpu"} | settings)) as scheduler:
+        place = Place(pool=machine, limits=Limits(slots=slots))
+        return scheduler.run(scheduler.work(), place, on_event=events.append), events
+
+
+def one_pack(study: Study) -> Study:
+    """The points of a single pack: two users' bandwidths."""
+    points = tuple(p for p in study.figure("band").points if p.series == "K=4")
+    return Study(name="tiny", figures=(roots.figure("band", "bars", points, (roots.ENERGY,)),))
+
+
+def begun(root: Path, pack: Pack, updates: int = 1) -> None:
+    """A run of the pack that stopped before its end."""
+    short = replace(pack.config, checkpoint_every=1)
+
+    class Stopped(KeyboardInterrupt):
+        pass
+
+    def stop(progress: loop.Progress) -> None:
+        if progress.update == updates:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        loop.train(short, store.runs_in(root) / pack.name, on_update=stop)
+
+
+def test_every_trial_is_trained_and_filed_once(study: Study, tmp_path: Path):
+    outcome, events = carried_out(study, tmp_path / "root", Machine())
+    assert outcome == Outcome()
+    assert sorted(store.filed(tmp_path / "root")) == sorted(study.distinct())
+    assert [event.kind for event in events].count("done") == 2
+    with Scheduler(study, tmp_path / "root", Settings()) as scheduler:
+        work = scheduler.work()
+    assert (work.done, work.trials, work.packs) == (12, 0, ())
+
+
+def test_only_the_trials_of_named_figures_are_trained(study: Study, tmp_path: Path):
+    with Scheduler(study, tmp_path / "root", Settings(only=("clock",))) as scheduler:
+        work = scheduler.work()
+    clock = {trial.hash for trial in study.figure("clock").trials()}
+    assert {trial.hash for pack in work.packs for trial in pack.trials} == clock
+
+
+def test_a_finished_run_that_was_not_filed_is_filed_without_training(study: Study, root: Path):
+    shutil.rmtree(store.trials_in(root))
+    machine = Machine()
+    outcome, _ = carried_out(study, root, machine)
+    assert (outcome, machine.started) == (Outcome(), [])
+    assert sorted(store.filed(root)) == sorted(study.distinct())
+
+
+def test_a_run_that_was_begun_is_taken_up_as_it_is(study: Study, tmp_path: Path):
+    """Also where packs would be made otherwise today."""
+    root, study = tmp_path / "root", one_pack(study)
+    with Scheduler(study, root, Settings()) as scheduler:
+        (pack,) = scheduler.work().packs
+        begun(root, pack)
+    with Scheduler(study, root, Settings(max_members=1)) as scheduler:
+        work = scheduler.work()
+    assert (work.taken_up, [p.name for p in work.packs]) == (1, [pack.name])
+    carried_out(study, root, Machine())
+    history = Run.open(store.runs_in(root) / pack.name).manifest["history"]
+    assert [(event["event"], event.get("step")) for event in history] == [
+        ("start", None), ("resume", 12)
+    ]  # fmt: skip
+
+
+def test_a_run_of_which_most_trials_are_done_is_not_taken_up(study: Study, tmp_path: Path):
+    root, study = tmp_path / "root", one_pack(study)
+    with Scheduler(study, root, Settings()) as scheduler:
+        (pack,) = scheduler.work().packs
+        begun(root, pack)
+    for trial in pack.trials[:2]:
+        roots.file(trial, root, {roots.ENERGY: [1.0, 1.0, 1.0]})
+    with Scheduler(study, root, Settings()) as scheduler:
+        work = scheduler.work()
+    assert (work.done, work.taken_up) == (2, 0)
+    assert [len(p.trials) for p in work.packs] == [2]
+
+
+def test_a_damaged_result_is_trained_again(study: Study, root: Path):
+    study = one_pack(study)
+    trial = study.trials()[0]
+    summary = store.read_trial(root, trial.hash)
+    assert summary is not None
+    file = store.trials_in(root) / trial.hash / store.SUMMARY
+    file.write_text(file.read_text()[:50])
+    shutil.rmtree(store.runs_in(root) / summary.pack)
+    machine = Machine()
+    carried_out(study, root, machine)
+    assert len(machine.started) == 1
+    assert store.read_trial(root, trial.hash) is not None
+
+
+def test_a_failing_pack_ends_the_study_with_its_name_code_and_log(study: Study, tmp_path: Path):
+    machine = Machine([1], says="a line\nValueError: the last line\n")
+    outcome, _ = carried_out(study, tmp_path / "root", machine)
+    job = machine.started[0]
+    assert outcome.failure is not None
+    assert str(outcome.failure) == (
+        f"{job.name} failed: ValueError: the last line (exit code 1); its log is {job.log}"
+    )
+
+
+def test_a_pack_whose_machine_is_lost_is_started_again_a_few_times(study: Study, tmp_path: Path):
+    machine = Machine([None] * LOSSES)
+    outcome, events = carried_out(one_pack(study), tmp_path / "root", machine)
+    assert outcome == Outcome()
+    again = [event for event in events if event.kind == "again"]
+    assert [event.text for event in again] == [
+        "its machine was lost (node-7 is gone); it goes on from its last checkpoint"
+    ] * LOSSES
+
+    machine = Machine([None] * (LOSSES + 1))
+    outcome, _ = carried_out(one_pack(study), tmp_path / "other", machine)
+    assert outcome.failure is not None
+    assert outcome.failure.why == "lost its machine 4 times: node-7 is gone"
+
+
+@pytest.mark.parametrize("code", [KILLED, worker.OUT_OF_MEMORY])
+def test_a_pack_that_does_not_fit_goes_first_with_fewer_beside_it_and_then_in_halves(
+    code: int, study: Study, tmp_path: Path
+):
+    root, study = tmp_path / "root", one_pack(study)
+    machine = Machine([code, code])
+    outcome, events = carried_out(study, root, machine, slots=2)
+    assert outcome == Outcome()
+    texts = [event.text for event in events if event.kind == "again"]
+    assert texts == [
+        "memory ran out with 2 at once; half as many from now on",
+        "memory ran out; its 4 trials start again in two packs",
+    ]
+    whole, same, *parts = machine.started
+    assert whole.name == same.name
+    assert len(parts) == 2
+    assert sorted(store.filed(root)) == sorted(study.distinct())
+    assert (store.too_large_in(root) / whole.name).is_dir()
+
+
+def test_words_about_memory_in_the_log_count_as_well(study: Study, tmp_path: Path):
+    says = "terminate called after throwing an instance of 'std::bad_alloc'\n"
+    machine = Machine([-6], says=says)
+    outcome, events = carried_out(one_pack(study), tmp_path / "root", machine)
+    assert outcome == Outcome()
+    assert any("memory ran out" in event.text for event in events)
+
+
+def test_a_pack_that_did_not_fit_is_not_tried_whole_again(study: Study, tmp_path: Path):
+    root, study = tmp_path / "root", one_pack(study)
+    with Scheduler(study, root, Settings()) as scheduler:
+        (pack,) = scheduler.work().packs
+        (store.too_large_in(root) / pack.name).mkdir(parents=True)
+        assert [p.name for p in scheduler.work().packs] == [half.name for half in halves(pack)]
+
+
+def test_a_single_trial_that_does_not_fit_is_a_failure(study: Study, tmp_path: Path):
+    machine = Machine([KILLED])
+    outcome, _ = carried_out(study, tmp_path / "root", machine, max_members=1)
+    assert outcome.failure is not None
+    assert outcome.failure.why.startswith("has one trial and does not fit into memory")
+
+
+def test_a_pack_that_ends_well_without_results_is_a_failure(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As when sources are changed while the study runs: its trials get other names."""
+    monkeypatch.setattr(worker, "leave", lambda *_, **__: [])
+    outcome, _ = carried_out(one_pack(study), tmp_path / "root", Machine())
+    assert outcome.failure is not None
+    assert "4 of its 4 trials have no result: the code or the study has changed" in str(outcome)
+
+
+def test_jobs_are_told_where_how_and_what_to_keep(study: Study, tmp_path: Path):
+    settings = Settings(threads=2, checkpoint_every=7, source="mine.py", keep="policies")
+    with Scheduler(study, tmp_path / "root", settings) as scheduler:
+        work = scheduler.work()
+        jobs = scheduler.jobs(work)
+    assert len(jobs) == len(work.packs) == 2
+    assert all(job.log.parent == scheduler.logs for job in jobs)
+    orders = [json_of(job) for job in jobs]
+    for pack, order in zip(work.packs, orders, strict=True):
+        assert order["config"]["threads"] == 2
+        assert order["config"]["checkpoint_every"] == 7
+        assert (order["source"], order["keep"]) == ("mine.py", "policies")
+        assert order["policies"] == [trial.hash for trial in pack.trials]
+
+
+def test_every_launch_has_a_folder_of_logs_of_its_own(study: Study, tmp_path: Path):
+    logs = {Scheduler(study, tmp_path / "root", Settings()).logs for _ in range(20)}
+    assert len(logs) == 20
+
+
+def test_a_pack_is_heavy_beside_smaller_ones(study: Study, tmp_path: Path):
+    with Scheduler(study, tmp_path / "root", Settings(max_members=6)) as scheduler:
+        work = scheduler.work()
+        jobs = scheduler.jobs(work)
+    largest = max(pack.cost for pack in work.packs)
+    assert [job.heavy for job in jobs] == [pack.cost > largest / 2 for pack in work.packs]
+    assert jobs[0].heavy
+
+
+def test_a_second_scheduler_is_refused_in_one_sentence(study: Study, tmp_path: Path):
+    second = Scheduler(study, tmp_path / "root", Settings())
+    busy = pytest.raises(RunBusy, match=r"root is being written by process \d+ on host .*")
+    with Scheduler(study, tmp_path / "root", Settings()), busy:
+        second.__enter__()
+    with Scheduler(study, tmp_path / "root", Settings()):
+        pass
+
+
+def test_a_root_of_another_study_is_left_alone(root: Path, study: Study):
+    before = sorted(file.name for file in root.rglob("*"))
+    with pytest.raises(BadInput, match="holds a study of name 'tiny', and 'other' was asked for"):
+        Scheduler(replace(study, name="other"), root, Settings()).__enter__()
+    assert sorted(file.name for file in root.rglob("*")) == before
+
+
+def test_a_root_that_was_copied_from_another_machine_goes_on(study: Study, tmp_path: Path):
+    """Its lock, its heartbeats and its orders are those of processes that are not here."""
+    there, study = tmp_path / "there", one_pack(study)
+    with Scheduler(study, there, Settings()) as scheduler:
+        (pack,) = scheduler.work().packs
+        begun(there, pack)
+        here = Path(shutil.copytree(there, tmp_path / "here"))
+    shutil.rmtree(there)
+    beat = store.runs_in(here) / pack.name / "heartbeat.json"
+    beat.write_text(beat.read_text().replace('"host": "', '"host": "not-'))
+    machine = Machine()
+    outcome, _ = carried_out(study, here, machine)
+    assert outcome == Outcome()
+    assert [job.name for job in machine.started] == [pack.name]
+    assert sorted(store.filed(here)) == sorted(study.distinct())
+
+
+def test_results_alone_are_enough_to_go_on_elsewhere(study: Study, root: Path, tmp_path: Path):
+    other = tmp_path / "other"
+    for name in ("study.json", "trials"):
+        from_ = root / name
+        copy = shutil.copytree if from_.is_dir() else shutil.copy
+        other.mkdir(exist_ok=True)
+        copy(from_, other / name)
+    with Scheduler(study, other, Settings()) as scheduler:
+        assert scheduler.work().done == 12
+
+
+def test_settings_refuse_nothings():
+    with pytest.raises(ValueError, match="max_members must be at least 1, got 0"):
+        Settings(max_members=0)
+
+
+def test_policies_of_flights_are_there_when_a_study_is_done(study: Study, tmp_path: Path):
+    root = tmp_path / "root"
+    carried_out(study, root, Machine())
+    for trial in study.figure("flights").trials():
+        assert (store.trials_in(root) / trial.hash / leavings.POLICY / "config.json").is_file()
+    for run in store.runs_in(root).iterdir():
+        assert not list(run.glob("checkpoints/*.pt"))
+
+
+def json_of(job: Job) -> dict:
+    return json.loads(Path(job.command[-1]).read_text())
