@@ -38,6 +38,37 @@ def study(smoke=False):
 """
 
 
+OWN = """
+from dataclasses import replace
+
+from lockstep.run.config import preset
+from lockstep.studies.study import Figure, Study, sweep
+
+
+def study(smoke=False):
+    base = preset("uav-mec", scenario="demo", learner="ab-mappo")
+    base = replace(
+        base,
+        world=replace(base.world, n_users=4, n_uavs=2, n_slots=6),
+        learner=replace(base.learner, lanes=2, steps=6, hidden=16),
+        total_steps=36,
+    )
+    band = sweep(
+        "band", {"AB": base}, seeds=(1, 2), axis="world.bandwidth_mhz", values=(30.0, 50.0)
+    )
+    shown = {"title": "", "x_label": "bandwidth (MHz)", "y_label": "energy (J)", "points": band}
+    measured = ("world/weighted_energy_mu_avg",)
+    return Study(
+        name="mine",
+        figures=(
+            Figure(name="bars", kind="bars", metrics=measured, **shown),
+            Figure(name="lines", kind="lines", metrics=measured, **shown),
+            Figure(name="flown", kind="flights", metrics=(), **(shown | {"points": band[:1]})),
+        ),
+    )
+"""
+
+
 @pytest.fixture(scope="module")
 def study() -> Study:
     return roots.tiny_study()
@@ -102,6 +133,25 @@ def test_every_figure_of_a_trained_study_is_drawn(study: Study, trained: Path, t
     names = ("courses", "band", "clock", "flights")
     assert [file.name for file in made] == [f"{n}.{kind}" for n in names for kind in ("png", "pdf")]
     assert all(file.stat().st_size > 5_000 for file in made)
+
+
+def test_a_study_that_the_verb_has_trained_is_drawn_aggregated_and_flown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "mine.py").write_text(OWN)
+    mine = [str(tmp_path / "mine.py"), f"--root={tmp_path / 'root'}"]
+    assert main(["study", "figures", *mine]) == 2
+    assert "there is no study in" in capsys.readouterr().err
+    assert main(["study", "run", *mine, "--device", "cpu"]) == 0
+    assert main(["study", "aggregate", *mine, "--export", "csv", "marl-eval"]) == 0
+    hashes = []
+    for name in ("one", "two"):
+        assert main(["study", "figures", *mine, f"--out={tmp_path / name}"]) == 0
+        hashes.append({file.name: digest(file) for file in (tmp_path / name).iterdir()})
+    assert set(hashes[0]) == {
+        f"{n}.{k}" for n in ("bars", "lines", "flown") for k in ("png", "pdf")
+    }
+    assert hashes[0] == hashes[1]
 
 
 def test_a_missing_input_is_listed_and_nothing_is_drawn(
