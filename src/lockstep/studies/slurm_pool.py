@@ -121,13 +121,14 @@ class SlurmPool:
         """Cancels all jobs: Slurm asks them to stop, and insists after a time that it is set to."""
         for _, handed_in in self._running.values():
             handed_in.cancel(check=False)
-        until = time.monotonic() + max(grace, ASK_EVERY)
+        every = ASK_EVERY if self._slurm else LOOK_EVERY
+        until = time.monotonic() + max(grace, every)
         ended: list[Exit] = []
         while self._running and time.monotonic() < until:
             over = [name for name, (_, one) in self._running.items() if one.done(force_check=True)]
-            ended += [self._exit(name) for name in over]
+            ended += [self._cancelled(name) for name in over]
             if self._running:
-                time.sleep(min(ASK_EVERY, max(0.0, until - time.monotonic())))
+                time.sleep(min(every, max(0.0, until - time.monotonic())))
         for job, _ in self._running.values():
             ended.append(Exit(job=job, code=None, note="Slurm has not said yet that it is over"))
         self._running.clear()
@@ -151,6 +152,14 @@ class SlurmPool:
             note = f"its {self._minutes} minutes were over, or Slurm needed the machine"
             return Exit(job=job, code=None, note=note)
         return Exit(job=job, code=code)
+
+    def _cancelled(self, name: str) -> Exit:
+        """A job that was cancelled, unless it had come to its end before."""
+        job, handed_in = self._running[name]
+        if handed_in.paths.result_pickle.exists():
+            return self._exit(name)
+        del self._running[name]
+        return Exit(job=job, code=STOPPED)
 
     def _unfinished(self, job: Job, state: str, said: str) -> Exit:
         """A job without a result, or whose attendant failed; `state` is Slurm's word for it."""

@@ -5,18 +5,20 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
 from lockstep.errors import BadInput
+from lockstep.run.rundir import read_json
 from lockstep.studies import store, worker
 from lockstep.studies.budget import thread_environment
 from lockstep.studies.jobs import Driver, Event, Exit, Failure, Job, Limits, Outcome
 from lockstep.studies.ray_pool import RayPool
 from lockstep.studies.schedule import Place, Scheduler, Settings
-from lockstep.studies.study import Study
+from lockstep.studies.study import Study, sweep
 from tests.unit.studies import roots
 
 ray = pytest.importorskip("ray")
@@ -145,8 +147,6 @@ def test_a_job_whose_ray_worker_is_killed_is_told_as_lost_and_ends_itself(
 @pytest.fixture
 def study_pack(tmp_path: Path) -> tuple[Path, Path]:
     """The order to train a pack for very long, and its log."""
-    from dataclasses import replace
-
     study = roots.tiny_study()
     with Scheduler(study, tmp_path / "root", Settings()) as scheduler:
         (pack, *_) = scheduler.work().packs
@@ -188,14 +188,12 @@ def test_a_study_is_trained_by_two_workers_although_one_is_killed(pool: RayPool,
     history = [
         event["event"]
         for run in store.runs_in(root).iterdir()
-        for event in __import__("json").loads((run / "manifest.json").read_text())["history"]
+        for event in read_json(run / "manifest.json")["history"]
     ]
     assert sorted(history) == ["resume", "start", "start"]
 
 
 def longer_study() -> Study:
-    from lockstep.studies.study import sweep
-
     series = {f"K={n}": roots.tiny_config(150, n_users=n) for n in (4, 5)}
     points = sweep("band", series, seeds=(1, 2), axis="world.bandwidth_mhz", values=(30.0, 50.0))
     shown = roots.figure("band", "bars", points, (roots.ENERGY,))
