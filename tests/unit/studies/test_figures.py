@@ -1,4 +1,5 @@
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -201,9 +202,9 @@ def test_a_stale_input_is_refused(study: Study, copy: Path, tmp_path: Path):
 def test_equal_results_give_equal_bytes_whatever_the_users_settings_are(
     study: Study, trained: Path, tmp_path: Path
 ):
-    first = draw(study, trained, tmp_path / "first", only=("band", "flights"))
+    first = draw(study, trained, tmp_path / "first", only=("band",))
     with matplotlib.rc_context({"font.size": 30, "axes.grid": False, "savefig.dpi": 30}):
-        second = draw(study, trained, tmp_path / "second", only=("band", "flights"))
+        second = draw(study, trained, tmp_path / "second", only=("band",))
     assert list(map(digest, first)) == list(map(digest, second))
 
 
@@ -217,14 +218,15 @@ def test_another_process_without_a_display_draws_the_same_bytes_without_torch(
         f"'--out={tmp_path}', '--only', 'fig3', 'fig6']) == 0; "
         "assert not {'torch', 'matplotlib.pyplot'} & set(sys.modules)"
     )
-    bare = {"PYTHONHASHSEED": "7", "MPLBACKEND": "tkagg", "HOME": str(tmp_path / "home")}
-    subprocess.run([sys.executable, "-c", code], check=True, env=bare)
-    here = draw(study, root, tmp_path / "here", only=("fig3", "fig6"))
-    assert [digest(tmp_path / file.name) for file in here] == list(map(digest, here))
+    other = {"PYTHONHASHSEED": "7", "MPLBACKEND": "tkagg", "HOME": str(tmp_path / "home")}
+    here = {name: value for name, value in os.environ.items() if name != "DISPLAY"}
+    subprocess.run([sys.executable, "-c", code], check=True, env=here | other)
+    made = draw(study, root, tmp_path / "here", only=("fig3", "fig6"))
+    assert [digest(tmp_path / file.name) for file in made] == list(map(digest, made))
 
 
 def test_every_file_carries_the_digest_of_its_study(study: Study, trained: Path, tmp_path: Path):
-    for file in draw(study, trained, tmp_path / "out", only=("band", "flights")):
+    for file in draw(study, trained, tmp_path / "out", only=("band",)):
         if file.suffix == ".png":
             with Image.open(file) as picture:
                 assert study.hash in picture.info["Description"]
@@ -235,7 +237,7 @@ def test_every_file_carries_the_digest_of_its_study(study: Study, trained: Path,
 
 
 def test_every_file_of_the_papers_study_is_small(short: tuple[Study, Path], tmp_path: Path):
-    large = ("fig3", "fig12", "fig13")
+    large = ("fig3", "fig13")
     made = draw(*short, tmp_path, only=large, fig13_mode="heuristic", overlay_paper=True)
     assert {file.stem for file in made} == set(large)
     assert max(file.stat().st_size for file in made) < 200_000

@@ -98,11 +98,9 @@ def _told(points: Sequence[Point], pilots: dict[object, Policy | None], asked: "
     flown = [point for point in points if point.key in pilots]
     lacking = len(points) - len(flown)
     trained = sorted({point.trials[0].seed for point in flown})
-    told = (
-        f"trained policies (seed {', '.join(map(str, trained))}), most likely actions; flight seed"
-    )
+    who = f"policies trained with seed {', '.join(map(str, trained))}, most likely actions"
     more = f"; {lacking} of {len(points)} areas left out" if lacking else ""
-    return f"{told} of seed {asked.seed}{more}"
+    return f"{who}; flight of seed {asked.seed}{more}"
 
 
 def _panel(axes: Axes, flight: Flight, title: str) -> None:
