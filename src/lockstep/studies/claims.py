@@ -12,7 +12,6 @@ from lockstep.studies import paper
 from lockstep.studies.aggregate import Mark
 from lockstep.studies.checks import (
     BySeed,
-    Check,
     Checks,
     Measured,
     below,
@@ -154,23 +153,19 @@ def claims(measured: Measured) -> list[Claim]:
 
 
 def _fast(m: Measured) -> Checks:
-    first, last = (m.landmark(FIG4, AB, at) for at in (FIRST, TAIL))
-    early = m.landmark(FIG4, AB, "5-7k")
-    share: BySeed | None = None
-    if first is not None and early is not None and last is not None:
-        share = {s: (first[s] - early[s]) / (first[s] - last[s]) for s in first}
+    first, early, last = (m.landmark(FIG4, AB, at) for at in (FIRST, "5-7k", TAIL))
     start, end = (m.landmark(FIG3A, AB, at) for at in (FIRST, TAIL))
-    factor: BySeed | None = None
+    found: Checks = [None, None]
+    if first is not None and early is not None and last is not None:
+        half = {seed: 0.5 * (first[seed] - last[seed]) for seed in first}
+        made = {seed: first[seed] - early[seed] for seed in first}
+        found[0] = below("AB has made more than half of its drop at 6k steps", half, made)
     if start is not None and end is not None:
-        factor = {s: start[s] / end[s] for s in start}
-    return [
-        _above("AB has made more than half of its drop at 6k steps", share, 0.5),
-        _above("the reward of AB's users rises by a factor of 2 in magnitude", factor, 2.0),
-    ]
-
-
-def _above(what: str, value: BySeed | None, bound: float) -> Check | None:
-    return None if value is None else below(what, dict.fromkeys(value, bound), value)
+        twice, whole = (
+            {s: k * abs(y) for s, y in row.items()} for k, row in ((2, end), (1, start))
+        )
+        found[1] = below("AB's users' reward is at least halved in magnitude", twice, whole)
+    return found
 
 
 def _steepest_at_the_end(m: Measured) -> Checks:

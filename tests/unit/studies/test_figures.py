@@ -343,6 +343,28 @@ def test_the_script_needs_no_training(study: Study, tmp_path: Path):
     assert [file.name for file in made] == ["flights.png", "flights.pdf"]
 
 
+def test_what_is_flown_before_any_training_leaves_room_for_it(study: Study, tmp_path: Path):
+    root = tmp_path / "root"
+    draw(study, root, root / "figures", only=FLIGHTS, fig13_mode="heuristic", formats=PNG)
+    store.check_study(root, study)
+    with pytest.raises(BadInput, match="holds a study of name 'tiny'"):
+        store.check_study(root, roots.tiny_study("other"))
+
+
+def test_bars_need_an_axis(study: Study, trained: Path, tmp_path: Path):
+    asked = replace(study, figures=(replace(study.figure("courses"), kind="bars"),))
+    with pytest.raises(BadInput, match="figure courses of bars must have a value of x"):
+        draw(asked, trained, tmp_path / "out")
+
+
+def test_a_file_is_no_folder_for_pictures(study: Study, trained: Path, tmp_path: Path):
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput, match="--out must be a folder, got the file"):
+        draw(study, trained, tmp_path / "file")
+    with pytest.raises(BadInput, match="--formats must name one of png, pdf at least"):
+        draw(study, trained, tmp_path / "out", formats=())
+
+
 def test_a_flight_whose_policy_is_gone_is_refused_or_left_out(
     study: Study, copy: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):

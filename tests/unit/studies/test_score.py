@@ -167,6 +167,15 @@ def test_one_seed_separates_nothing_and_the_card_says_so(tmp_path: Path):
     assert "With one seed nothing can be separated." in found.notes()
 
 
+def test_curves_that_do_not_move_are_scored_as_well(tmp_path: Path):
+    asked = study(("fig3", "fig4", "fig5"))
+    root = roots.fill(asked, tmp_path / "still", roots.constant(lambda trial, metric: 1.0))
+    third = claim(score(asked, root), "Fig. 3a, 4: AB makes half")
+    # No drop is half of no drop, and a reward that stays is not halved.
+    assert [check.outcome for check in third.checks if check] == ["not separated", "fails"]
+    assert third.verdict == "not separated"
+
+
 def test_what_is_missing_is_refused_or_left_out(tmp_path: Path):
     asked = study(("fig6", "fig7", "fig9"), curves=False)
     seventh = {trial.hash for trial in asked.figure("fig7").trials()}

@@ -16,6 +16,7 @@ from lockstep.studies import paper
 from lockstep.studies.aggregate import Results, gather
 from lockstep.studies.figures.cache import choose_cache
 from lockstep.studies.figures.spread import Spread
+from lockstep.studies.store import write_study
 from lockstep.studies.study import Figure, Study
 
 log = logging.getLogger(__name__)
@@ -68,6 +69,10 @@ def draw(
         known(f"figure of {study.name}", name, [figure.name for figure in study.figures])
     for kind in formats:
         known("format of figures", kind, FORMATS)
+    if not formats:
+        raise BadInput(f"--formats must name one of {', '.join(FORMATS)} at least, got none")
+    if out.exists() and not out.is_dir():
+        raise BadInput(f"--out must be a folder, got the file {out}")
     asked = Request(
         allow_missing=allow_missing,
         overlay_paper=overlay_paper,
@@ -86,6 +91,8 @@ def draw(
     with needs_extra("study"):
         import matplotlib  # noqa: F401
     pictures = _pictures(study, root, shown, asked, formats)
+    if root in out.parents:
+        write_study(root, study)  # the script may fly before anything is trained
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
     made = []
