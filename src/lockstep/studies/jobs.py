@@ -245,7 +245,7 @@ class Driver:
         for exit in self.pool.stop(grace=grace):
             del self._running[exit.job.name]
             # One that came to its end before the request reached it is done all the same.
-            self._tell("stopped" if exit.code else "done", exit.job)
+            self._tell("done" if exit.code == 0 else "stopped", exit.job)
 
     def _tell(
         self,
