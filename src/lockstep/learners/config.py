@@ -179,10 +179,12 @@ class MADDPGConfig:
 
     def _check_counts(self) -> None:
         collected = self.lanes * self.steps
-        if self.replay < max(collected, self.warm_up):
+        least = max(collected, self.warm_up)
+        if self.rows * self.lanes < least:
             raise ValueError(
                 f"replay ({self.replay}) must hold a rollout of lanes * steps ({collected}) and "
-                f"warm_up ({self.warm_up}) transitions; try {max(collected, self.warm_up)}"
+                f"warm_up ({self.warm_up}) transitions in whole rows of its lanes ({self.lanes}); "
+                f"try {-(-least // self.lanes) * self.lanes}"
             )
         if self.gradient_steps < 1 or abs(self.updates_per_step * collected % 1 - 0.5) < 0.5 - 1e-6:
             nearest = max(1, self.gradient_steps) / collected

@@ -4,17 +4,14 @@ It is off-policy: a rollout is only how transitions arrive. What is learned from
 replay, whose decisions were audited once, when they entered it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
-from zlib import crc32
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lockstep.core.actions import Observation, write
-from lockstep.core.distributions import Joint
 from lockstep.core.learner import Decision, UpdateStats
 from lockstep.core.programs import Captured
 from lockstep.core.rollout import Rollout, allocate
@@ -26,20 +23,11 @@ from lockstep.learners.actor_critic import CRITIC, sliced
 from lockstep.learners.audit import Replayed, audit, fetch
 from lockstep.learners.batch import members_first, split_lanes
 from lockstep.learners.config import MADDPGConfig
-from lockstep.learners.deterministic import (
-    NUMBERS,
-    Means,
-    check,
-    chosen,
-    explored,
-    for_critic,
-    gap,
-    means,
-)
-from lockstep.learners.replay import Past, Replay, Transitions, unique_share
+from lockstep.learners.deterministic import check, chosen, explored, for_critic, gap
+from lockstep.learners.joint_q import JointQ
+from lockstep.learners.replay import Past, Replay, unique_share
 from lockstep.nets.joint_critic import JointCritic
-from lockstep.nets.packing import Adam, Pack, clip_by_norm
-from lockstep.nets.policy import Policy, joint
+from lockstep.nets.packing import Adam, clip_by_norm
 
 ACTION_LIMIT = {"fp32": 2e-5, "tf32": 2e-2}
 """Largest difference between a stored action in [0, 1] and the one rebuilt for the audit."""
@@ -67,12 +55,10 @@ class MADDPG:
         self.version = torch.zeros((), dtype=torch.int64, device=device)
         self.streams = Streams(lane_keys(seeds, lanes=1, device=device))  # for draws from replay
         self._keys = lane_keys(seeds, lanes=config.lanes, device=device)  # of the lanes' noise
-        self.packs, self.targets = self._networks(), self._networks()
-        for target in self.targets.values():
-            target.weights.requires_grad_(False)
+        self.nets = JointQ(config, spec, seeds=seeds, device=self.device, dtype=dtype)
         self.optimizers = {
             name: Adam(pack.weights, lr=self._per_member(_rate(name)))
-            for name, pack in self.packs.items()
+            for name, pack in self.nets.packs.items()
         }
         self.sigma = self._per_member("sigma")  # [P], as of the rollout that is collected now
         self.replay = Replay(
@@ -92,26 +78,6 @@ class MADDPG:
                 name: Captured(getattr(self, name)) for name in ("_rebuild", "_push", "_learn_once")
             }
             vars(self).update(captured)
-
-    def _networks(self) -> dict[str, Pack]:
-        """Policies by role, then the critic; made twice they are twice the same."""
-        builds: dict[str, Callable[[], nn.Module]] = {
-            role.name: partial(
-                Policy,
-                role,
-                unit_head=NUMBERS,
-                hidden=self.config.hidden,
-                scorer=self.config.actor == "scorer",
-            )
-            for role in self.spec.roles
-        }
-        builds[CRITIC] = partial(JointCritic, self.spec, hidden=self.config.hidden_critic)
-        return {name: self._pack(name, build) for name, build in builds.items()}
-
-    def _pack(self, name: str, build: Callable[[], nn.Module]) -> Pack:
-        # Members of neighbouring seeds, and networks of one member, must not start alike.
-        seeds = [(seed * 0x9E3779B97F4A7C15 + crc32(name.encode())) % 2**63 for seed in self.seeds]
-        return Pack(build, seeds, device=self.device, dtype=self.dtype)
 
     def _per_member(self, setting: str) -> Tensor:
         """A setting's numbers `[P]`."""
@@ -164,7 +130,7 @@ class MADDPG:
         """
         spec = self.spec.role(role)
         rows = observation.map(lambda x: split_lanes(x, self.members).unsqueeze(1))
-        mean = self._means(self.packs, role, rows)  # [P, 1, N, A, n]
+        mean = self.nets.means(self.nets.packs, role, rows)  # [P, 1, N, A, n]
         decision = {name: x.flatten(0, 2) for name, x in mean.items()}  # [L, A, n]
         if not deterministic:
             sigma = self.sigma.repeat_interleave(len(starts) // self.members)  # [L]
@@ -173,15 +139,6 @@ class MADDPG:
         none = torch.zeros(observation.acts.shape, dtype=self.dtype, device=self.device)
         action = chosen(spec, decision, observation)
         return Decision(action=action, log_prob=none, entropy=none, memory=memory)
-
-    def _means(self, packs: Mapping[str, Pack], role: str, obs: Observation) -> Means:
-        """What the policies of `packs` decide for rows `[P, T, N, A, ...]`, without noise."""
-        P, T, N, A = obs.acts.shape
-        memory = torch.zeros(P, N, A, 0, dtype=self.dtype, device=self.device)
-        starts = torch.zeros(P, T, N, dtype=torch.bool, device=self.device)
-        params, _ = packs[role](obs.features, obs.entities, obs.legal, memory, starts)
-        law: Joint = joint(self.spec.role(role), params, obs, NUMBERS)
-        return means(law)
 
     def value(self, state: Views) -> dict[str, Tensor]:
         """No opinion of a state without decisions: zeros `[L, A]`, or `[T, L, A]` of a rollout."""
@@ -226,7 +183,7 @@ class MADDPG:
         for role in self.spec.roles:
             rows = rollout.roles[role.name]
             flat = rows.obs.map(lambda x: x.flatten(0, 1))  # [T * L, A, ...]
-            mean = self._means(self.packs, role.name, rows.obs.map(by_member))
+            mean = self.nets.means(self.nets.packs, role.name, rows.obs.map(by_member))
             mean = {n: x.movedim(0, 1).flatten(0, 2) for n, x in mean.items()}  # [T * L, A, n]
             noisy = explored(role, mean, flat, streams.draw(f"act/{role.name}"), sigma)
             action = {name: x.flatten(0, 1) for name, x in rows.action.items()}
@@ -307,75 +264,31 @@ class MADDPG:
 
     def _learn_once(self) -> None:
         """One gradient step of Q and of every policy, and of the targets after them."""
+        nets, discount = self.nets, self._numbers["discount"]
         place = self.replay.draw(self.streams.draw("replay"), self.config.batch)
         self.streams.tick()
         drawn = self.replay.read(place)
-        loss, value = self._q_loss(drawn)
-        (gradient,) = torch.autograd.grad(loss.sum(), [self.packs[CRITIC].weights])
+        loss, value = nets.q_loss(drawn, discount)
+        (gradient,) = torch.autograd.grad(loss.sum(), [nets.packs[CRITIC].weights])
         norms = {CRITIC: self._step(CRITIC, gradient)}
 
-        losses = {role.name: self._policy_loss(role.name, drawn.past) for role in self.spec.roles}
-        weights = [self.packs[name].weights for name in losses]
+        losses = {role.name: nets.policy_loss(role.name, drawn.past) for role in self.spec.roles}
+        weights = [nets.packs[name].weights for name in losses]
         # Each role's weights are in its own loss alone, so one pass serves them all.
         gradients = torch.autograd.grad(torch.stack(list(losses.values())).sum(), weights)
         for name, gradient in zip(losses, gradients, strict=True):
             norms[name] = self._step(name, gradient)
-        self._follow()
+        nets.follow(self._numbers["tau"])
 
         seen = (loss, value, unique_share(place), *losses.values())
         lengths = (norms[name] for name in (*losses, CRITIC))
         self._sums += torch.stack([x.detach().to(self.dtype) for x in (*seen, *lengths)])
-
-    def _q_loss(self, drawn: Transitions) -> tuple[Tensor, Tensor]:
-        """Half the squared temporal-difference error, and the mean of Q; each `[P]`."""
-        past = drawn.past
-        value = self._q(self.packs, past.state, past.action)  # [P, B]
-        assert value.shape == past.reward.shape
-        miss = (value - self.bellman_target(drawn)) ** 2
-        return 0.5 * miss.mean(dim=1), value.mean(dim=1)
-
-    @torch.no_grad()
-    def bellman_target(self, drawn: Transitions) -> Tensor:
-        """What Q should have said, `[P, B]`: the reward and what the targets promise after it.
-
-        A terminated row promises nothing; a truncated one what its state before the reset does.
-        """
-        past = drawn.past
-        action = {
-            name: self._decided(self.targets, name, obs) for name, obs in drawn.next_obs.items()
-        }
-        promised = self._q(self.targets, drawn.next_state, action)
-        discount = self._numbers["discount"].unsqueeze(-1) ** past.elapsed
-        return past.reward + discount * torch.where(past.terminated, 0.0, promised)
-
-    def _policy_loss(self, role: str, past: Past) -> Tensor:
-        """How little Q makes of the role's own decisions beside the others' stored ones, `[P]`."""
-        own = self._decided(self.packs, role, past.obs[role])
-        return -self._q(self.packs, past.state, past.action | {role: own}).mean(dim=1)
-
-    def _decided(self, packs: Mapping[str, Pack], role: str, obs: Observation) -> Tensor:
-        """Decisions without noise as the critic reads them, `[P, B, A, U]`."""
-        mean = self._means(packs, role, obs.map(lambda x: x.unsqueeze(1)))
-        flat = {name: x.squeeze(1) for name, x in mean.items()}
-        return for_critic(self.spec.role(role), flat, obs.acts)
-
-    def _q(self, packs: Mapping[str, Pack], state: Tensor, action: Mapping[str, Tensor]) -> Tensor:
-        """Q of `[P, B, ...]`, as `[P, B]`."""
-        value: Tensor = packs[CRITIC](state, tuple(action[role.name] for role in self.spec.roles))
-        return value
 
     def _step(self, name: str, gradient: Tensor) -> Tensor:
         """One clipped Adam step; the gradient's norm `[P]` before clipping."""
         clipped, norm = clip_by_norm(gradient, self._numbers["max_grad_norm"])
         self.optimizers[name].step(clipped, self._everyone)
         return norm
-
-    @torch.no_grad()
-    def _follow(self) -> None:
-        """Moves every target a share `tau` of the way to the weights it follows."""
-        tau = self._numbers["tau"].unsqueeze(-1)  # [P, 1]
-        for name, target in self.targets.items():
-            target.weights.lerp_(self.packs[name].weights, tau)
 
     def member(self, index: int) -> "MADDPG":
         """One member as a learner of its own, with copies of its weights and its replay."""
@@ -394,8 +307,8 @@ class MADDPG:
     def _state(self) -> dict[str, Any]:
         """The same as it lies here."""
         return {
-            "weights": {name: pack.weights for name, pack in self.packs.items()},
-            "targets": {name: pack.weights for name, pack in self.targets.items()},
+            "weights": {name: pack.weights for name, pack in self.nets.packs.items()},
+            "targets": {name: pack.weights for name, pack in self.nets.targets.items()},
             "optimizers": {name: adam.state_dict() for name, adam in self.optimizers.items()},
             "sigma": self.sigma,
             "streams": self.streams.state_dict(),
@@ -406,7 +319,7 @@ class MADDPG:
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes all of it up again in place."""
-        for kind, packs in (("weights", self.packs), ("targets", self.targets)):
+        for kind, packs in (("weights", self.nets.packs), ("targets", self.nets.targets)):
             for name, pack in packs.items():
                 write(pack.weights, state[kind][name], f"the {kind} of {name}")
         for name, adam in self.optimizers.items():
