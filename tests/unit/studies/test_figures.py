@@ -19,7 +19,6 @@ from lockstep.errors import BadInput, MissingExtra
 from lockstep.studies import paper, store, uav_paper
 from lockstep.studies.aggregate import Unusable, gather
 from lockstep.studies.figures import Request, draw
-from lockstep.studies.figures.cache import choose_cache
 from lockstep.studies.figures.drawing import compose
 from lockstep.studies.figures.looks import looks
 from lockstep.studies.figures.page import stamp, style
@@ -395,27 +394,3 @@ def test_flights_start_where_the_scene_says_and_differ_from_each_other(study: St
 def test_an_area_that_is_not_small_has_no_crowds(study: Study):
     trial = study.figure("flights").points[0].trials[0]
     assert "from random places" in flights(trial, None, seed=1)[0].title
-
-
-def test_the_first_cache_folder_that_can_be_written_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.delenv("MPLCONFIGDIR", raising=False)
-    monkeypatch.delitem(sys.modules, "matplotlib")
-    (tmp_path / "file").touch()
-    good = tmp_path / "good" / "matplotlib"
-    assert choose_cache([tmp_path / "file" / "x", good, tmp_path / "later"]) == good
-    assert list(good.iterdir()) == []  # the probe is gone
-    assert not (tmp_path / "later").exists()
-
-
-def test_no_cache_folder_is_no_failure_and_the_users_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.delitem(sys.modules, "matplotlib")
-    monkeypatch.delenv("MPLCONFIGDIR", raising=False)
-    (tmp_path / "file").touch()
-    assert choose_cache([tmp_path / "file" / "x"]) is None
-    monkeypatch.setenv("MPLCONFIGDIR", "/mine")
-    assert choose_cache([tmp_path / "good"]) is None
-    assert not (tmp_path / "good").exists()
