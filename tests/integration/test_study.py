@@ -22,6 +22,7 @@ from lockstep.studies.packing import packs
 from lockstep.studies.schedule import Scheduler, Settings
 
 ROOT = Path(__file__).parents[2]
+PACKS = ("--device", "cpu", "--max-members", "4")
 
 TINY = """
 from dataclasses import replace
@@ -53,7 +54,7 @@ def tiny(folder: Path, updates: int) -> str:
 
 def started(*words: str) -> subprocess.Popen[str]:
     """`lockstep study run` with these words, as a process of its own."""
-    command = [sys.executable, "-m", "lockstep", "study", "run", *words, "--device", "cpu"]
+    command = [sys.executable, "-m", "lockstep", "study", "run", *words, *PACKS]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
     )
@@ -95,14 +96,14 @@ def test_the_study_on_its_page_is_planned_trained_and_told(
     monkeypatch.chdir(tmp_path)
     assert main(["study", "plan", name]) == 0
     assert "20 runs, 20 distinct, 0 done" in capsys.readouterr().out
-    assert main(["study", "run", name, "--smoke", "--device", "cpu"]) == 0
+    assert main(["study", "run", name, "--smoke", *PACKS]) == 0
     said = capsys.readouterr().out
     assert "0 trials done, 8 to train in 2 packs, 0 of them taken up" in said
     assert said.endswith("every trial has a result\n")
     assert main(["study", "status", name, "--smoke", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["counts"]["done"] == 8
-    assert main(["study", "run", name, "--smoke", "--device", "cpu"]) == 0
+    assert main(["study", "run", name, "--smoke", *PACKS]) == 0
     assert "8 trials done, 0 to train in 0 packs" in capsys.readouterr().out
 
     # A damaged result is found, and filed again from the run that holds it.
@@ -112,7 +113,7 @@ def test_the_study_on_its_page_is_planned_trained_and_told(
     summary.write_bytes(whole[:100])
     assert main(["study", "status", name, "--smoke"]) == 0
     assert "8 trials: 7 done, 1 corrupt" in capsys.readouterr().out
-    assert main(["study", "run", name, "--smoke", "--device", "cpu"]) == 0
+    assert main(["study", "run", name, "--smoke", *PACKS]) == 0
     assert summary.read_bytes() == whole
 
 
@@ -141,7 +142,7 @@ def test_a_study_whose_scheduler_is_killed_ends_as_if_nothing_had_happened(
     until(root, "checkpoint at step 24", 2, process[0])
     process[0].send_signal(signal.SIGKILL)
     process[0].wait()
-    assert main(["study", "run", file, "--root", str(root), "--device", "cpu", "--jobs", "2"]) == 0
+    assert main(["study", "run", file, "--root", str(root), *PACKS, "--jobs", "2"]) == 0
     assert "2 of them taken up where they stopped" in capsys.readouterr().out
     study = load(file)
     assert sorted(store.filed(root)) == sorted(study.distinct())
@@ -180,7 +181,7 @@ def test_a_study_that_was_asked_to_stop_goes_on_in_another_place(
     assert "8 trials: 8 stopped" in capsys.readouterr().out
 
     moved = Path(shutil.move(root, tmp_path / "elsewhere"))
-    assert main(["study", "run", file, "--root", str(moved), "--device", "cpu"]) == 0
+    assert main(["study", "run", file, "--root", str(moved), *PACKS]) == 0
     assert sorted(store.filed(moved)) == sorted(load(file).distinct())
 
 

@@ -58,7 +58,7 @@ class RunFlags(StudyFlags):
     device: Device = "auto"
     """Where to train; auto takes the GPU if there is one, and says what it took."""
     max_members: int = 0
-    """Most trials that are trained side by side in one pack; 0 takes 48, and 6 on the CPU."""
+    """Most trials that are trained side by side in one pack; 0 takes 48, and 3 on the CPU."""
     max_heavy: int = 0
     """Of the packs that cost more than half of the largest or keep a replay, so many at once; 0
     sets no limit."""
