@@ -243,6 +243,7 @@ def test_a_dry_run_prints_what_slurm_would_get(tmp_path: Path, capsys: pytest.Ca
         (["run", "uav-paper", "--jobs", "-1"], "jobs must be 0 or more, got -1"),
         (["run", "uav-paper", "--dry-run"], "dry_run goes with --backend slurm, got local"),
         (["run", "uav-paper", "--ray-address", "auto"], "ray_address goes with --backend ray"),
+        (["run", "uav-paper", "--device", "cuda"], "device is cuda, but no GPU is available here"),
         (["status", "uav-paper", "--root", "gone"], "there is no study in gone; start it with"),
         (["plann"], "there is no command 'plann'; did you mean 'plan'"),
     ],
@@ -255,6 +256,7 @@ def test_bad_input_is_answered_in_a_sentence(
     capsys: pytest.CaptureFixture[str],
 ):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert main(["study", *words]) == 2
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

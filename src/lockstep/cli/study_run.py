@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from lockstep.cli.flags import bad_settings, parse
 from lockstep.cli.study_flags import StudyFlags
+from lockstep.errors import BadInput
 from lockstep.run.stop import stop_on_signals
 from lockstep.run.watching import span
 from lockstep.studies import budget
@@ -141,6 +142,8 @@ def main(argv: Sequence[str]) -> int:
 
 def _device(flags: RunFlags, console: Console) -> Device:
     """Where to train; for Slurm each job finds out for itself."""
+    if flags.device == "cuda" and flags.backend == "local" and not budget.gpu_there():
+        raise BadInput("device is cuda, but no GPU is available here; use --device cpu")
     if flags.device != "auto" or flags.backend == "slurm":
         return flags.device
     if flags.backend == "ray":
@@ -164,7 +167,7 @@ def _place(flags: RunFlags, settings: Settings, work: Work, scheduler: Scheduler
             members=work.members,
             asked=flags.jobs,
         )
-        return Place(pool=ray, limits=_limits(flags, ray.slots, flags.timeout))
+        return Place(pool=ray, limits=_limits(flags, scheduler, ray.slots, flags.timeout))
     if flags.backend == "slurm":
         from lockstep.studies.slurm_pool import JOBS, SlurmPool
 
@@ -182,7 +185,7 @@ def _place(flags: RunFlags, settings: Settings, work: Work, scheduler: Scheduler
             return None
         slurm.check()
         # The time that a job waits in the queue is not its own: Slurm holds the clock.
-        return Place(pool=slurm, limits=_limits(flags, flags.jobs or JOBS, 0.0))
+        return Place(pool=slurm, limits=_limits(flags, scheduler, flags.jobs or JOBS, 0.0))
     assert settings.device != "auto"
     slots = budget.slots(
         flags.jobs,
@@ -191,12 +194,16 @@ def _place(flags: RunFlags, settings: Settings, work: Work, scheduler: Scheduler
         replays=work.replays,
         device=settings.device,
     )
-    return Place(pool=LocalPool(extra), limits=_limits(flags, slots, flags.timeout))
+    return Place(pool=LocalPool(extra), limits=_limits(flags, scheduler, slots, flags.timeout))
 
 
-def _limits(flags: RunFlags, slots: int, timeout: float) -> Limits:
+def _limits(flags: RunFlags, scheduler: Scheduler, slots: int, timeout: float) -> Limits:
     return Limits(
-        slots=slots, heavy=flags.max_heavy, timeout=timeout, start_until=flags.start_until
+        slots=slots,
+        heavy=flags.max_heavy,
+        room=budget.disk_room(scheduler.root),
+        timeout=timeout,
+        start_until=flags.start_until,
     )
 
 

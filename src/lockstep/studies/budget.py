@@ -1,13 +1,15 @@
 """How many processes may train at once, and how many threads each of them gets; no torch."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 import psutil
 
-from lockstep.errors import LockstepError
+from lockstep.errors import BadInput
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -77,6 +79,11 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def disk_room(folder: Path) -> float:
+    """Bytes that may be written beside `folder`: what is free, less a tenth."""
+    return 0.9 * shutil.disk_usage(folder).free
+
+
 def gpu_there() -> bool:
     """Whether CUDA finds a GPU; another process asks, as in `gpu_free`."""
     code = "import sys, torch; sys.exit(not torch.cuda.is_available())"
@@ -96,5 +103,5 @@ def gpu_free(environment: Mapping[str, str] | None = None) -> float:
     )
     if asked.returncode:
         why = (asked.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise LockstepError(f"the GPU's free memory could not be read: {why}; use --device cpu")
+        raise BadInput(f"the GPU's free memory could not be read: {why}; use --device cpu")
     return float(asked.stdout)

@@ -1,6 +1,7 @@
 """Working off a list of jobs: largest first, several at once, and all of them or none; no torch."""
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ class Job:
     """Its size beside the others: the largest goes first."""
     heavy: bool = False
     """Whether it counts against the limit of heavy jobs."""
+    room: float = 0.0
+    """Bytes that it may take on the disk while it goes on, where that is much."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +123,8 @@ class Limits:
     """Jobs at once."""
     heavy: int = 0
     """Heavy jobs among them; lighter ones may overtake those that wait. 0 sets no limit."""
+    room: float = math.inf
+    """Bytes on the disk for all of them; a job that needs more has it for itself."""
     timeout: float = 0.0
     """Seconds that a job may take; 0 sets no limit."""
     start_until: float = 0.0
@@ -199,8 +204,11 @@ class Driver:
             self._tell("start", job)
 
     def _may_start(self, job: Job) -> bool:
-        heavy = sum(one.job.heavy for one in self._running.values())
-        return not (job.heavy and self.limits.heavy and heavy >= self.limits.heavy)
+        running = [one.job for one in self._running.values()]
+        if job.heavy and self.limits.heavy and sum(j.heavy for j in running) >= self.limits.heavy:
+            return False
+        taken = sum(other.room for other in running)
+        return not (job.room and taken and taken + job.room > self.limits.room)
 
     def _look(self) -> Failure | None:
         """Waits a little for jobs to end; the first failure among them."""

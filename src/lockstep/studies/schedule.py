@@ -46,6 +46,9 @@ HEAVY = 0.5
 """A pack is heavy if it costs more than this share of the largest, or keeps a replay."""
 CHECKPOINT_EVERY = 50
 """Updates between checkpoints: what a pack loses at most when it is killed, not stopped."""
+REPLAY_ROOM = 3e9
+"""Bytes on the disk for each member with a replay: its newest checkpoint, the best one, and the one
+that is being written."""
 RARELY = 4
 """How many times as far apart the checkpoints of a replay are, of which each is gigabytes."""
 
@@ -242,6 +245,7 @@ class Scheduler:
             log=self.logs / f"{pack.name}.log",
             cost=pack.cost,
             heavy=heavy,
+            room=REPLAY_ROOM * len(pack.trials) if keeps_replay(pack.config) else 0.0,
         )
 
     def _judge(self, exit: Exit, slots: int) -> Failure | Again | None:

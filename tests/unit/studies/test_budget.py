@@ -1,10 +1,12 @@
 """How many processes, and how many threads each."""
 
 import os
+import shutil
+from pathlib import Path
 
 import pytest
 
-from lockstep.errors import LockstepError
+from lockstep.errors import BadInput
 from lockstep.studies import budget
 from lockstep.studies.budget import GB, cpu_slots, gpu_slots
 
@@ -62,11 +64,16 @@ def test_four_libraries_are_told_how_many_threads_to_take():
     }
 
 
+def test_a_tenth_of_the_free_disk_is_left_alone(tmp_path: Path):
+    free = shutil.disk_usage(tmp_path).free
+    assert budget.disk_room(tmp_path) == pytest.approx(0.9 * free, rel=0.01)
+
+
 def test_this_machine_has_room_for_one_process():
     assert 1 <= budget.slots(1, threads=1, members=1, replays=0, device="cpu") <= budget.cores()
 
 
 def test_a_gpu_that_is_not_there_is_said_to_be_unreadable():
     hidden = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    with pytest.raises(LockstepError, match=r"free memory could not be read: .*; use --device cpu"):
+    with pytest.raises(BadInput, match=r"free memory could not be read: .*; use --device cpu"):
         budget.gpu_free(hidden)

@@ -82,6 +82,21 @@ def test_light_jobs_overtake_heavy_ones_that_wait_for_their_slot(watched: Watche
     assert watched.names("start") == ["heavy-0", "light-0", "light-1", "heavy-1"]
 
 
+def test_jobs_that_need_much_of_the_disk_share_what_there_is_and_others_overtake(
+    watched: Watched,
+):
+    large = [watched.job(f"large-{i}", "sleep 0.3", cost=9.0, room=6e9) for i in range(2)]
+    light = [watched.job(f"light-{i}", cost=1.0) for i in range(2)]
+    watched.go(*large, *light, slots=2, room=10e9)
+    assert watched.names("start") == ["large-0", "light-0", "light-1", "large-1"]
+
+
+def test_a_job_that_needs_more_than_the_disk_has_is_tried_alone(watched: Watched):
+    jobs = [watched.job(f"large-{i}", "sleep 0.1", room=6e9) for i in range(2)]
+    assert watched.go(*jobs, slots=2, room=1e9).failure is None
+    assert max(event.running for event in watched.events) == 1
+
+
 def test_the_first_failure_ends_the_others_within_five_seconds(watched: Watched):
     begun = time.monotonic()
     deaf = "trap '' TERM; while true; do sleep 0.1; done"

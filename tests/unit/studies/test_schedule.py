@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from lockstep.errors import BadInput, RunBusy
+from lockstep.learners.config import LEARNERS
 from lockstep.run import loop
 from lockstep.run.record import Run
 from lockstep.studies import leavings, store, worker
 from lockstep.studies.jobs import Event, Exit, Job, Limits, Outcome
 from lockstep.studies.packing import Pack, halves
 from lockstep.studies.schedule import KILLED, LOSSES, Place, Scheduler, Settings
-from lockstep.studies.study import Study
+from lockstep.studies.study import Study, sweep
 from lockstep.studies.worker import Order
 from tests.unit.studies import roots
 
@@ -267,6 +268,19 @@ def test_a_pack_is_heavy_beside_smaller_ones(study: Study, tmp_path: Path):
     largest = max(pack.cost for pack in work.packs)
     assert [job.heavy for job in jobs] == [pack.cost > largest / 2 for pack in work.packs]
     assert jobs[0].heavy
+
+
+def test_members_with_a_replay_need_room_on_the_disk(study: Study, tmp_path: Path):
+    off_policy = replace(LEARNERS["maddpg"], lanes=2, steps=6)
+    config = replace(study.trials()[0].config, learner=off_policy, algorithm="maddpg")
+    points = sweep("one", {"M": config, "A": roots.tiny_config()}, seeds=(1, 2))
+    mixed = Study(name="m", figures=(roots.figure("one", "curves", points, (roots.ENERGY,)),))
+    with Scheduler(mixed, tmp_path / "root", Settings(checkpoint_every=10)) as scheduler:
+        jobs = {job.name.split("-")[2]: job for job in scheduler.jobs(scheduler.work())}
+    assert {name: job.room for name, job in jobs.items()} == {"maddpg": 6e9, "ab": 0.0}
+    assert jobs["maddpg"].heavy
+    assert json_of(jobs["maddpg"])["config"]["checkpoint_every"] == 40
+    assert json_of(jobs["ab"])["config"]["checkpoint_every"] == 10
 
 
 def test_a_second_scheduler_is_refused_in_one_sentence(study: Study, tmp_path: Path):
