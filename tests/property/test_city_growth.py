@@ -224,14 +224,15 @@ def test_a_lane_plays_the_same_alone(seed: int, lane: int, choices: Choices) -> 
 @given(
     rows=st.lists(st.booleans(), min_size=1, max_size=30),
     width=st.integers(30, 40),
-    start=st.integers(0, 100),
+    city=st.integers(0, 10),
 )
-def test_dense_rows_are_the_legal_ones_in_order(rows: list[bool], width: int, start: int) -> None:
-    legal = torch.tensor([rows])
-    row, count = dense(legal, width, start=torch.tensor([start]), nothing=999)
+def test_dense_rows_are_the_legal_ones_in_order(rows: list[bool], width: int, city: int) -> None:
+    legal, rank = torch.tensor([rows]), torch.arange(1, width + 1, dtype=torch.int32)
+    row, count = dense(legal, rank, city=torch.tensor([city]))
+    start = city * (len(rows) + 1)  # each city's rows end with the one for nothing
     expected = [start + i for i, here in enumerate(rows) if here]
     assert count.item() == len(expected)
-    assert row[0].tolist() == expected + [999] * (width - len(expected))
+    assert row[0].tolist() == expected + [start + len(rows)] * (width - len(expected))
 
 
 @settings(max_examples=40, deadline=None)

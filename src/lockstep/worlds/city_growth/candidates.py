@@ -12,12 +12,12 @@ from lockstep.worlds.city_growth.parties import AgentConfig
 from lockstep.worlds.city_growth.state import State
 from lockstep.worlds.city_growth.tables import (
     DYNAMIC,
-    LEAD_SCALE,
     NPV_SCALE,
     Ground,
     Tables,
     Tensors,
     Universe,
+    unrecorded,
 )
 
 
@@ -101,23 +101,62 @@ def enumerate_set(
     state: State, agent: int, acts: Tensor, tables: Tables, config: CityConfig
 ) -> CandidateSet:
     """The candidates of agent number `agent`, in the lanes where it `acts` `[L]`."""
+    universe, device = tables.universes[agent], state.month.device
+    budget = None
+    if config.debt == "hard":
+        budget = (state.balance[:, config.ledgers[agent]] + config.credit).float()
+    with unrecorded(device):
+        price = slot_price(state, tables.ground, config)
+        row, count, dropped = _listed(state, agent, acts, (price, budget), tables, config)
+        flat = row.flatten()  # [L * C]
+    key = universe.key.index_select(0, flat).unflatten(0, row.shape)  # [L, C, R + 2]
+    features = universe.features.index_select(0, flat).unflatten(0, row.shape)  # [L, C, F]
+    with unrecorded(device):
+        legal = key[..., -1] >= 0
+        fixed = universe.money.index_select(0, flat).unflatten(0, row.shape)
+        months_left, money, changing = _valued(
+            state, agent, (legal, key, fixed), price, tables, config
+        )
+    features[..., -len(DYNAMIC) :] = changing.transpose(1, 2)
+    return CandidateSet(
+        legal=legal,
+        key=key,
+        money=money,
+        features=features,
+        changing=changing,
+        budget=budget,
+        count=count,
+        dropped=dropped,
+        months_left=months_left,
+    )
+
+
+def _listed(
+    state: State,
+    agent: int,
+    acts: Tensor,
+    money: tuple[Tensor, Tensor | None],
+    tables: Tables,
+    config: CityConfig,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Numbers `[L, C]` of the rows that may be built, how many `[L]` with the stop, and cut `[L]`.
+
+    `money` is the land price and the budget.
+    """
     own, universe, ground = config.agents[agent], tables.universes[agent], tables.ground
-    C, balance = config.width(own), state.balance[:, config.ledgers[agent]]
+    price, budget = money
     if config.bankruptcy == "skip_turn":
-        acts = acts & (balance >= -config.bankrupt_at)
-    price = slot_price(state, ground, config)
+        acts = acts & (state.balance[:, config.ledgers[agent]] >= -config.bankrupt_at)
     use = usable(state, agent, acts, ground, config)
     legal = _fits(use, universe.place.index_select(0, state.map))
     if any(kind.hub >= 0 for kind in own.types):
         legal &= universe.from_month[state.map] <= state.month.unsqueeze(-1)
-
-    budget = None
-    if config.debt == "hard":
-        budget = (balance + config.credit).float()
+    if budget is not None:
         legal &= _cost_everywhere(price, state.map, universe, config) <= budget.unsqueeze(-1)
+    C = config.width(own)
     legal, dropped = cap(legal, price, state.map, universe, own, width=C)
-    row, count = dense(legal, C, start=state.map * legal.shape[1], nothing=len(universe.key) - 1)
-    return _described(state, agent, (row, count, dropped, budget), price, tables, config)
+    row, count = dense(legal, ground.rank[:C], city=state.map)
+    return row, count + 1, dropped
 
 
 def _fits(use: Tensor, place: Tensor) -> Tensor:
@@ -140,7 +179,8 @@ def _price_everywhere(price: Tensor, city: Tensor, universe: Universe) -> Tensor
 def _cost_everywhere(price: Tensor, city: Tensor, universe: Universe, config: CityConfig) -> Tensor:
     """Cost `[L, U]` of every row there could be."""
     at = economy.clamped_price(_price_everywhere(price, city, universe))
-    fixed = universe.money[:-1, 0].view(universe.type.shape)[city]
+    M, U = universe.type.shape
+    fixed = universe.money[:, 0].view(M, U + 1)[:, :U][city]
     return economy.cost(fixed, at, config)
 
 
@@ -154,10 +194,24 @@ def cap(
     if not own.cap_per_type and legal.shape[-1] <= width:
         return legal, torch.zeros_like(city)
     total = legal.sum(dim=-1)
-    if legal.device.type == "cpu" and not own.cap_per_type and not bool((total > width).any()):
-        return legal, torch.zeros_like(city)  # the same as below, without the ranking
+    if legal.device.type != "cpu" or own.cap_per_type:
+        kept = _dearest(legal, price, city, universe, own, width=width)
+        return kept, total - kept.sum(dim=-1)
+    # To ask which lanes have too many is cheaper here than to rank the candidates of all.
+    crowded = (total > width).nonzero().squeeze(-1)
+    if not len(crowded):
+        return legal, torch.zeros_like(city)
+    few = (legal[crowded], price[crowded], city[crowded])
+    kept = legal.index_copy(0, crowded, _dearest(*few, universe, own, width=width))
+    return kept, total - kept.sum(dim=-1)
+
+
+def _dearest(
+    legal: Tensor, price: Tensor, city: Tensor, universe: Universe, own: AgentConfig, *, width: int
+) -> Tensor:
+    """Which of the `legal` ones the cap leaves, by a ranking of each type."""
     part = width // len(own.types)
-    most = torch.where(total > width, part, legal.shape[-1])
+    most = torch.where(legal.sum(dim=-1) > width, part, legal.shape[-1])
     if own.cap_per_type:
         most = most.clamp(max=own.cap_per_type)
     worth = _price_everywhere(price, city, universe)
@@ -168,39 +222,38 @@ def cap(
         number = torch.arange(order.shape[1], device=order.device).expand_as(order)
         rank = torch.empty_like(order).scatter_(1, order, number)
         kept |= mine & (rank < most.unsqueeze(-1))
-    return kept, total - kept.sum(dim=-1)
+    return kept
 
 
-def dense(legal: Tensor, width: int, *, start: Tensor, nothing: int) -> tuple[Tensor, Tensor]:
-    """Where the legal rows of `[L, U]` stand in the flat tables, in order: `[L, width]`.
+def dense(legal: Tensor, rank: Tensor, *, city: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the legal rows of `[L, U]` stand in the flat tables, in order: `[L, C]`.
 
-    Places left over point to `nothing`. Also how many there are `[L]`.
+    `rank` `[C]` is 1, 2, ... in int32; places left over point to the city's row of nothing. Also
+    how many there are `[L]`.
     """
     L, U = legal.shape
-    place = legal.cumsum(dim=-1)  # 1 for the first
-    row = torch.full((L, width + 1), nothing, dtype=torch.int64, device=legal.device)
-    number = torch.arange(U, device=legal.device) + start.unsqueeze(-1)  # [L, U]
-    row.scatter_(1, place * legal, number)  # what is not legal falls on place 0, which is cut off
-    return row[:, 1:], place[:, -1]
+    place = legal.cumsum(dim=-1, dtype=torch.int32)  # 1 from the first on
+    row = torch.searchsorted(
+        place, rank.expand(L, -1).contiguous()
+    )  # U where there are not as many
+    return row + (city * (U + 1)).unsqueeze(-1), place[:, -1]
 
 
-def _described(
+def _valued(
     state: State,
     agent: int,
-    found: tuple[Tensor, Tensor, Tensor, Tensor | None],
+    rows: tuple[Tensor, Tensor, Tensor],
     price: Tensor,
     tables: Tables,
     config: CityConfig,
-) -> CandidateSet:
-    """The set of rows `found` (numbers, count, dropped, budget), with money and features."""
-    row, count, dropped, budget = found
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Months left `[L]`, money `[L, 3, C]` and the features that months change, for `rows`.
+
+    They are given by whether they are legal, by their keys and by what their money starts from.
+    """
+    legal, key, money = rows
     own, universe = config.agents[agent], tables.universes[agent]
-    flat = row.reshape(-1)  # [L * C]
-    key = universe.key.index_select(0, flat).unflatten(0, row.shape)  # [L, C, R + 2]
-    legal = key[..., -1] >= 0
-    fixed, gross, prestige = (
-        universe.money.index_select(0, flat).unflatten(0, row.shape).unbind(dim=-1)
-    )
+    fixed, gross, prestige = money.unbind(dim=-1)
     at, near_px, free = _around(state, agent, key[..., :-2], price)
 
     cost = economy.cost(fixed, at, config)
@@ -209,14 +262,14 @@ def _described(
         gross = gross + config.adjacency_bonus * touching
         prestige = prestige + (touching if config.prestige_rule == "draft" else 0.0)
     income = economy.income(gross, at, own.price_gain)
-    money = torch.stack((income, prestige, cost), dim=1)  # [L, 3, C]
-    months_left = (config.horizon - state.month).clamp(max=config.reward.lifetime)
     balance = state.balance[:, config.ledgers[agent], None].float().clamp(min=1.0)
-    left = months_left.unsqueeze(-1)
+    earning = tables.ground.earning.index_select(0, state.month)
+    left, half = earning.split(1, dim=1)  # [L, 1]
     npv = torch.addcmul(-cost, income, left)
-    best = npv.masked_fill(~legal, -torch.inf).amax(dim=-1, keepdim=True)
-    lag = (best - npv).clamp(min=0.0)  # also where the set is empty and its best is -inf
-    sharp = (LEAD_SCALE * left).square()
+    money = torch.stack((income, prestige, cost), dim=1)  # [L, 3, C]
+    first = npv[:, :1]  # legal rows come first
+    lag = (npv.where(legal, first).amax(dim=-1, keepdim=True) - npv).clamp(min=0.0)
+    sharp = half.square()
     changing = torch.stack(
         (
             cost,
@@ -236,19 +289,7 @@ def _described(
     )  # [L, 12, C]
     changing = torch.minimum(changing, tables.ground.feature_cap)
     changing *= tables.ground.feature_scale * legal.unsqueeze(1)
-    features = universe.features.index_select(0, flat).unflatten(0, row.shape)  # [L, C, F]
-    features[..., -len(DYNAMIC) :] = changing.transpose(1, 2)
-    return CandidateSet(
-        legal=legal,
-        key=key,
-        money=money,
-        features=features,
-        changing=changing,
-        budget=budget,
-        count=count + 1,
-        dropped=dropped,
-        months_left=months_left,
-    )
+    return left.squeeze(-1), money, changing
 
 
 def _around(

@@ -14,13 +14,13 @@ def clamped_price(price: Tensor) -> Tensor:
 
 
 def land_index(price: Tensor) -> Tensor:
-    """Whole number 10..100."""
-    return torch.round(10.0 + 90.0 * price).clamp(10.0, 100.0)
+    """Whole number 10..100 of a price in 0..1."""
+    return torch.round(10.0 + 90.0 * price)
 
 
 def cost(fixed: Tensor, price: Tensor, config: CityConfig) -> Tensor:
     """Paid once: `fixed` (type and zone) plus the land; `price` is clamped."""
-    return fixed + config.land_unit * land_index(price)
+    return torch.add(fixed, land_index(price), alpha=config.land_unit)
 
 
 def river_premium(revenue: Tensor, distance_m: Tensor, share: float, config: CityConfig) -> Tensor:

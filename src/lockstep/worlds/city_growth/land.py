@@ -120,27 +120,24 @@ def building_part(near_px2: Tensor, land: LandConfig) -> Tensor:
     return torch.exp(near_px2 * (-0.5 / land.building_sigma_px**2))
 
 
-def refresh(
-    tabled: tuple[Tensor, Tensor, Tensor], near_px2: Tensor, last: Tensor | None, land: LandConfig
-) -> Tensor:
+def refresh(tabled: Tensor, near_px2: Tensor, last: Tensor | None, land: LandConfig) -> Tensor:
     """The field `[L, E]` of a month, in 0..1; `last` is the month before, None at the start.
 
-    `tabled` is the base `[L, E]` with its least and largest `[L]`.
+    `tabled` `[L, E + 2]` is the base, with its least and largest at the end.
     """
-    value, low, high = tabled
+    value, low, high = tabled.split((tabled.shape[1] - 2, 1, 1), dim=1)
     total = torch.add(value, building_part(near_px2, land), alpha=land.building_weight)
-    high = torch.maximum(high, total.amax(dim=-1))
+    high = torch.maximum(high, total.amax(dim=-1, keepdim=True))
     return settle(total, low, high, last, land)
 
 
 def settle(
     total: Tensor, low: Tensor, high: Tensor, last: Tensor | None, land: LandConfig
 ) -> Tensor:
-    """A sum of parts `[L, E]` brought to 0..1 by `low` and `high` `[L]`, floored, with inertia."""
-    low = low.unsqueeze(-1)
-    span = (high.unsqueeze(-1) - low).clamp(min=1e-9)
+    """A sum of parts `[L, E]` brought to 0..1 by `low`, `high` `[L, 1]`, floored, with inertia."""
+    span = (high - low).clamp(min=1e-9)
     field = ((total - low) / span).clamp(0.0, 1.0)
-    field = torch.where(field < land.floor, 0.0, field)
+    field.masked_fill_(field < land.floor, 0.0)
     if last is None or land.inertia == 0.0:
         return field
     return torch.lerp(field, last, land.inertia)
@@ -154,9 +151,8 @@ def picture(city: City, taken: Flags, month: int, config: CityConfig) -> Singles
     square = np.full(len(points), np.inf)
     for place in city.slot_xy[taken]:
         square = np.minimum(square, ((points - place) ** 2).sum(axis=1))
-    given = [torch.from_numpy(x).float() for x in (tabled.value, tabled.low, tabled.high)]
-    field = refresh((given[0], given[1], given[2]), torch.from_numpy(square).float()[None], None,
-                    config.land)  # fmt: skip
+    given = torch.from_numpy(np.column_stack((tabled.value, tabled.low, tabled.high))).float()
+    field = refresh(given, torch.from_numpy(square).float()[None], None, config.land)
     return np.asarray(field[0].numpy().reshape(city.height, city.width))
 
 

@@ -51,18 +51,22 @@ def month_metrics(
     names: list[str],
     ground: Ground,
     config: CityConfig,
+    *,
+    over: bool,
 ) -> dict[str, Tensor]:
     """Metric name to `[L]`; `terms` `[L, A, n]` are in units of reward.
 
     Numbers of an episode are reported in its last month, times its months, and 0 before: so their
-    mean over the steps of an episode is the number itself.
+    mean over the steps of an episode is the number itself. `over` is False where no lane ends.
     """
-    if state.month.device.type == "cpu" and not bool(ended.any()):
-        episode = torch.zeros(len(ended), len(names) - terms[0].numel())
-    else:
-        episode = _episode(state, ended, ground, config)
-    numbers = torch.cat((episode, terms.flatten(1).float()), dim=-1)  # [L, n]
-    return dict(zip(names, numbers.t().contiguous().unbind(dim=0), strict=True))
+    monthly = terms.flatten(1).float()  # [L, n]
+    if over:
+        numbers = torch.cat((_episode(state, ended, ground, config), monthly), dim=-1)
+        return dict(zip(names, numbers.t().contiguous().unbind(dim=0), strict=True))
+    later = len(names) - monthly.shape[1]
+    found = dict.fromkeys(names[:later], torch.zeros_like(monthly[:, 0]))
+    columns = monthly.t().contiguous().unbind(dim=0)
+    return found | dict(zip(names[later:], columns, strict=True))
 
 
 def _episode(state: State, ended: Tensor, ground: Ground, config: CityConfig) -> Tensor:

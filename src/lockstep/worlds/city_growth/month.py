@@ -89,8 +89,7 @@ def _terms(
     if reward.tail_months:
         terms["tail"] = state.income * (reward.tail_months * ended.unsqueeze(-1))
     if reward.diversity:
-        buildings = _all(built, "buildings", state)
-        terms["diversity"] = reward.diversity * _diversity(state, buildings, ground, config)
+        terms["diversity"] = reward.diversity * _diversity(state, built, ground, config)
     if reward.shaping:
         terms["shaping"] = _shaping(state, _all(built, "earned", state), ended, ground, config)
     return terms
@@ -139,8 +138,11 @@ def _rent(state: State, config: CityConfig) -> Tensor | None:
     return rent
 
 
-def _diversity(state: State, buildings: Tensor, ground: Ground, config: CityConfig) -> Tensor:
+def _diversity(state: State, built: dict[int, Built], ground: Ground, config: CityConfig) -> Tensor:
     """Share of an agent's types built in the last months, in a month in which it built."""
+    buildings = torch.zeros_like(state.income)
+    for agent, done in built.items():
+        buildings[:, agent] = done.picks[:, 0]
     recent = state.month[:, None, None] - state.last_built < config.reward.diversity_months
     return recent.sum(dim=-1) / ground.type_count * (buildings > 0)
 

@@ -40,24 +40,23 @@ def overview(
     state: State, acts: Tensor, ground: Ground, config: CityConfig
 ) -> tuple[Tensor, Tensor]:
     """What all see `[L, S]`, and what each agent sees of itself `[L, A, O]`; `acts` is `[L, A]`."""
-    L, N = state.owner.shape
-    A = len(config.agents)
+    L, A = len(state.owner), len(config.agents)
     balance = state.balance.index_select(1, ground.ledger) if config.shares_money else state.balance
     money = torch.cat((balance, state.income, state.prestige), dim=-1) * ground.money_scale
     money = torch.asinh(money).float()  # [L, 3 * A]
-    free = state.owner < 0
+    free = (state.owner < 0).float()
     shared = torch.cat(
         (
             ground.calendar.index_select(0, state.month),
-            free.sum(dim=-1, keepdim=True) / N,
+            free.sum(dim=-1, keepdim=True) / ground.slots,
             money,
-            state.count.flatten(1) / N,
+            state.count.flatten(1) / ground.slots,
         ),
         dim=-1,
     )  # [L, S]
 
     price = slot_price(state, ground, config).unsqueeze(1)  # [L, 1, N]
-    reach = (ground.open_all[state.map, state.month] & free.unsqueeze(1)).float()  # [L, A, N]
+    reach = ground.open_all[state.map, state.month] * free.unsqueeze(1)  # [L, A, N]
     # Counts are whole, so that a product of matrices is exact in batches of any size; the mean of
     # prices is not, and is summed row by row.
     above = torch.bmm(reach, (price > ground.price_marks).float().transpose(1, 2))  # [L, A, 3]
@@ -66,7 +65,7 @@ def overview(
     own = torch.cat(
         (
             money[:, : 2 * A].view(L, 2, A).transpose(1, 2),
-            count / N,
+            count / ground.slots,
             (reach * price).sum(dim=-1, keepdim=True) / reachable,
             above / reachable,
             acts.unsqueeze(-1),

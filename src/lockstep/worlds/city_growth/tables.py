@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from functools import lru_cache
 
@@ -51,6 +52,15 @@ def n_features(config: CityConfig) -> int:
     return config.n_types + len(STATIC) + len(DYNAMIC)
 
 
+def unrecorded(device: torch.device) -> AbstractContextManager[object]:
+    """Leaves out on the CPU what gradients would need: of a single city's time about a fifth.
+
+    Tensors made inside are for the world alone. What it hands out is made outside, since somebody
+    may train on it, and so is what it keeps.
+    """
+    return torch.inference_mode() if device.type == "cpu" else nullcontext()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Tensors:
     """A carrier whose fields are all tensors."""
@@ -70,16 +80,16 @@ class Ground(Tensors):
     degree: Tensor  # [M, N] number of neighbours
     river: Tensor  # [M, N] 1 at the river, halving with distance
     open: Tensor  # [M, A, T, N] bool: within reach, on the right bank, of an allowed level
-    open_all: Tensor  # [M, T, A, N] bool: the same in another order
+    open_all: Tensor  # [M, T, A, N] float: the same in another order, 1 where True
     fresh: Tensor  # [M, A, T, N] bool: the same for what came within reach this month
-    base: Tensor  # [M, T, E] land price without buildings, before it is brought to 0..1
-    low: Tensor  # [M, T]
-    high: Tensor  # [M, T]
+    base: Tensor  # [M, T, E + 2] land price without buildings, before it is brought to 0..1 by
+    # the last two numbers, the least and the largest
     point_xy: Tensor  # [M, E, 2] where the field is kept
     read: Tensor  # [M, N, 4] int64: points a slot reads (itself four times when E = N)
     read_weight: Tensor  # [M, N, 4]
     feature_scale: Tensor  # [len(DYNAMIC), 1]
     feature_cap: Tensor  # [len(DYNAMIC), 1], before scaling
+    slots: Tensor  # [] N
     price_marks: Tensor  # [len(PRICE_MARKS), 1]
     money_scale: Tensor  # [3 * A]: of balances, incomes and prestige in what agents see
     one_hot: Tensor  # [A, A]
@@ -89,22 +99,24 @@ class Ground(Tensors):
     discount: Tensor  # [A] float64
     type_count: Tensor  # [A] float64
     calendar: Tensor  # [T, 3]: share of the months passed, left, and until the next hub opens
+    rank: Tensor  # [C] int32: 1, 2, ... up to the widest set
+    earning: Tensor  # [T, 2]: months in which a building of this month earns; the lag at half lead
 
 
 @dataclass(frozen=True, kw_only=True)
 class Universe(Tensors):
     """All U candidates that one agent can ever have in each city, in canonical order.
 
-    Tables of rows are flat, city after city, and end with a row for "nothing": zeros, id -1.
+    Tables of rows are flat, city after city, each with a last row for "nothing": zeros, id -1.
     """
 
     place: Tensor  # [M, U, R] int64 slots; N where a footprint has fewer than R, N + 1 in padding
     type: Tensor  # [M, U] int64
     size: Tensor  # [M, U] slots of the footprint
     from_month: Tensor  # [M, U] int64: earlier its own hub does not reach it
-    key: Tensor  # [M * U + 1, R + 2] int64: slots (-1 where none), type, id
-    money: Tensor  # [M * U + 1, 3]: fixed cost, gross monthly income, prestige
-    features: Tensor  # [M * U + 1, F]; columns of what changes are 0
+    key: Tensor  # [M * (U + 1), R + 2] int64: slots (-1 where none), type, id
+    money: Tensor  # [M * (U + 1), 3]: fixed cost, gross monthly income, prestige
+    features: Tensor  # [M * (U + 1), F]; columns of what changes are 0
     weight: Tensor  # [3, 1] of income, prestige and cost in the score
 
 
@@ -130,7 +142,7 @@ def make_tables(config: CityConfig, device: torch.device) -> Tables:
     stacked = {name: _stacked([g[name] for g in grounds], device) for name in grounds[0]}
     ground = Ground(
         **stacked,
-        open_all=stacked["open"].transpose(1, 2).contiguous(),
+        open_all=stacked["open"].transpose(1, 2).float().contiguous(),
         **_constants(config, device),
     )
     listed = [[_footprints(city, agent) for city in cities] for agent in config.agents]
@@ -167,9 +179,7 @@ def _ground(city: City, config: CityConfig) -> dict[str, np.ndarray]:
         "river": np.exp2(-city.river_m / config.river_half_m),
         "open": np.stack([reached for reached, _ in opened]),
         "fresh": np.stack([ring for _, ring in opened]),
-        "base": tabled.value,
-        "low": tabled.low,
-        "high": tabled.high,
+        "base": np.column_stack((tabled.value, tabled.low, tabled.high)),
         "point_xy": points,
         "read": read,
         "read_weight": weight,
@@ -187,6 +197,7 @@ def _constants(config: CityConfig, device: torch.device) -> dict[str, Tensor]:
     numbers = {
         "feature_scale": torch.tensor(units).reciprocal().unsqueeze(-1),
         "feature_cap": torch.tensor(caps).unsqueeze(-1),
+        "slots": torch.tensor(float(config.map.slot_count)),
         "price_marks": torch.tensor(PRICE_MARKS).unsqueeze(-1),
         "money_scale": torch.tensor(scale, dtype=torch.float64),
         "one_hot": torch.eye(A),
@@ -196,6 +207,8 @@ def _constants(config: CityConfig, device: torch.device) -> dict[str, Tensor]:
         "discount": torch.tensor([a.discount for a in config.agents], dtype=torch.float64),
         "type_count": torch.tensor([len(a.types) for a in config.agents]).double(),
         "calendar": torch.tensor(_calendar(config)),
+        "rank": 1 + torch.arange(max(config.width(a) for a in config.agents), dtype=torch.int32),
+        "earning": torch.tensor(_earning(config)),
     }
     return {name: x.to(device) for name, x in numbers.items()}
 
@@ -204,6 +217,11 @@ def _calendar(config: CityConfig) -> list[tuple[float, float, float]]:
     T, opens = config.horizon, [hub.active_from for hub in config.map.hubs]
     waits = [min([o - m for o in opens if o > m] + [T]) for m in range(T)]
     return [(m / T, 1.0 - m / T, min(wait / T, 1.0)) for m, wait in enumerate(waits)]
+
+
+def _earning(config: CityConfig) -> list[tuple[float, float]]:
+    left = [min(config.horizon - m, config.reward.lifetime) for m in range(config.horizon)]
+    return [(float(months), LEAD_SCALE * months) for months in left]
 
 
 def _within(city: City, month: int, config: CityConfig, only: int = -1) -> Flags:
@@ -271,9 +289,9 @@ def _universe(
 
 
 def _with_nothing(table: Tensor, row: Sequence[float | int]) -> Tensor:
-    """The rows of all cities one after another, and a last one for "nothing"."""
-    last = torch.tensor([row], dtype=table.dtype, device=table.device)
-    return torch.cat((table.flatten(0, 1), last))
+    """The rows of all cities one after another, each with a last one for "nothing"."""
+    last = torch.tensor(row, dtype=table.dtype, device=table.device)
+    return torch.cat((table, last.expand(len(table), 1, -1)), dim=1).flatten(0, 1)
 
 
 def _rows_of_city(

@@ -22,9 +22,7 @@ class Built(Tensors):
     credited: Tensor  # [L] float64: income to the horizon, less cost
     prestige: Tensor  # [L] float64
     neighbours: Tensor | None  # [L] others' buildings 5 to 20 px from the new ones, if rewarded
-    buildings: Tensor  # [L] int64
-    conflicts: Tensor  # [L] int64: picks dropped because an earlier one took a slot or the money
-    refused: Tensor  # [L] int64: picks that were never in the set
+    picks: Tensor  # [L, 3] int64: how many stand, were in the set, and were made before a stop
 
 
 def expand(
@@ -75,18 +73,18 @@ def build(
     key = candidates.key  # [L, C, R + 2]
     picked = key.gather(1, row.unsqueeze(-1).expand(-1, -1, key.shape[-1]))  # [L, k, R + 2]
     slots, kind = picked[..., :-2], picked[..., -2]
-    wanted = (picks > 0).cumprod(dim=-1) > 0  # nothing counts after a stop
+    wanted = picks.cummin(dim=-1).values > 0  # nothing counts after a stop
     offered = wanted & (picked[..., -1] >= 0)
     at = slots.clamp(min=0).flatten(1)  # [L, k * R]
     free = (state.owner.gather(1, at) < 0).view_as(slots)
     several = slots.shape[-1] > 1
     free = (free | (slots < 0)).all(dim=-1) if several else free.squeeze(-1)  # [L, k]
     money = candidates.money.gather(2, row.unsqueeze(1).expand(-1, 3, -1))  # [L, 3, k]
-    cost = money[:, 2]
-    stands = _first_come(offered & free, slots, cost, candidates.budget)
+    stands = _first_come(offered & free, slots, money[:, 2], candidates.budget)
+    money *= stands.unsqueeze(1)
 
     up = stands.unsqueeze(-1) & (slots >= 0) if several else stands.unsqueeze(-1)  # [L, k, R]
-    _mark(state, agent, up, at, kind, cost)
+    _mark(state, agent, up, at, kind, money[:, 2])
     if config.reward.diversity:
         when = state.month.unsqueeze(-1).where(stands, NEVER)
         state.last_built.select(1, agent).scatter_reduce_(1, kind, when, reduce="amax")
@@ -99,22 +97,18 @@ def build(
         neighbours = (close & others.unsqueeze(1) & up).sum(dim=(1, 2))
     _bring_near(state, agent, gap_px, up, at, ground, config)
 
-    total = (money.double() * stands.unsqueeze(1)).sum(dim=-1)  # [L, 3]
+    total = money.sum(dim=-1, dtype=torch.float64)  # [L, 3]
     earned, prestige, paid = total.unbind(dim=-1)
     state.balance.select(1, config.ledgers[agent]).sub_(paid)
     state.income.select(1, agent).add_(earned)
     state.prestige.select(1, agent).add_(prestige)
-    buildings = stands.sum(dim=-1)
-    n_offered = offered.sum(dim=-1)
     return Built(
         spent=paid,
         earned=earned,
         credited=earned * candidates.months_left - paid,
         prestige=prestige,
         neighbours=neighbours,
-        buildings=buildings,
-        conflicts=n_offered - buildings,
-        refused=wanted.sum(dim=-1) - n_offered,
+        picks=torch.stack((stands, offered, wanted), dim=1).sum(dim=-1),
     )
 
 
@@ -142,20 +136,18 @@ def _first_come(able: Tensor, slots: Tensor, cost: Tensor, budget: Tensor | None
     return torch.stack(stands, dim=-1)
 
 
-def _mark(state: State, agent: int, up: Tensor, at: Tensor, kind: Tensor, cost: Tensor) -> None:
+def _mark(state: State, agent: int, up: Tensor, at: Tensor, kind: Tensor, paid: Tensor) -> None:
     """Writes owner, type, price paid and counts of the slots `at` `[L, k * R]` where `up`.
 
-    `up` is `[L, k, R]`. What is built stands on free ground, whose numbers are the least there are:
-    so the larger one stays, and a slot named twice, or not built on, is written to without harm.
+    `up` is `[L, k, R]`, and `paid` `[L, k]` is 0 for what does not stand. What is built stands on
+    free ground, whose numbers are the least there are: so the larger one stays, and a slot named
+    twice, or not built on, is written to without harm.
     """
-    L, k, R = up.shape
-    down = ~up
-    new_kind = kind.unsqueeze(-1).expand(L, k, R).masked_fill(down, FREE).view(L, k * R)
-    state.kind.scatter_reduce_(1, at, new_kind, reduce="amax")
-    state.owner.masked_fill_((state.kind >= 0) & (state.owner < 0), agent)
-    stands = up[..., 0]
-    state.paid.scatter_add_(1, at[:, ::R], cost * stands)
-    state.count.select(1, agent).scatter_add_(1, kind, stands.long())
+    R = up.shape[-1]
+    for there, new in ((state.kind, kind.unsqueeze(-1)), (state.owner, agent)):
+        there.scatter_reduce_(1, at, torch.where(up, new, FREE).flatten(1), reduce="amax")
+    state.paid.scatter_add_(1, at[:, ::R], paid)
+    state.count.select(1, agent).scatter_add_(1, kind, up[..., 0].long())
 
 
 def _bring_near(

@@ -20,7 +20,7 @@ from lockstep.worlds.city_growth.metrics import month_metrics
 from lockstep.worlds.city_growth.schedule import acting
 from lockstep.worlds.city_growth.spec import world_spec
 from lockstep.worlds.city_growth.state import FREE, LEDGER, NEVER, TALLY, Numbers, State
-from lockstep.worlds.city_growth.tables import POOLED, Tables, make_tables
+from lockstep.worlds.city_growth.tables import POOLED, Tables, make_tables, unrecorded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ class CityGrowth:
         """Every lane at the start of an episode, in the city its stream draws."""
         config, ground, L = self.config, self.tables.ground, self.lanes
         A, B, Y = len(config.agents), max(config.ledgers) + 1, config.n_types
-        N, E = config.map.slot_count, ground.base.shape[-1]
+        N, E = config.map.slot_count, ground.point_xy.shape[1]
 
         def full(value: float | int, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.full((L, *shape), value, dtype=dtype, device=self.device)
@@ -92,7 +92,6 @@ class CityGrowth:
         # Money is kept in whole thousands from the start.
         start = torch.round(start * self.numbers.start_share.double().unsqueeze(-1))
         far = full(torch.inf, E)
-        tabled = (ground.base[city, 0], ground.low[city, 0], ground.high[city, 0])
         ledger_tally = full(0.0, B, len(LEDGER), dtype=torch.float64)
         ledger_tally[..., LEDGER.index("lowest")] = start
         return State(
@@ -104,7 +103,7 @@ class CityGrowth:
             near_px=full(torch.inf, A, N),
             near_px2=far,
             free_neighbours=ground.degree[city],
-            field=land.refresh(tabled, far, None, config.land),
+            field=land.refresh(ground.base[city, 0], far, None, config.land),
             balance=start,
             income=full(0.0, A, dtype=torch.float64),
             prestige=full(0.0, A, dtype=torch.float64),
@@ -232,7 +231,9 @@ class CityGrowth:
         agent = self.config.agent_names.index(role)
         rows, every = self._vectors()
         if self._anybody(agent):
-            pooled = self._offered(role).pooled()
+            offered = self._offered(role)
+            with unrecorded(self.device):
+                pooled = offered.pooled()
             rows, every = rows.clone(), torch.cat((every, pooled), dim=-1)
             rows[:, agent, -len(POOLED) :] = pooled
         else:
@@ -246,11 +247,11 @@ class CityGrowth:
         On the CPU they are worked out once between changes.
         """
         if self._seen is None or not self._asks:
-            shared, own = observe.overview(
-                self.world_state, self.acts(), self.tables.ground, self.config
-            )
+            ground, acts = self.tables.ground, self.acts()
+            with unrecorded(self.device):
+                shared, own = observe.overview(self.world_state, acts, ground, self.config)
             L, A = own.shape[:2]
-            blank = self.tables.ground.blank_pool.expand(L, A, -1)
+            blank = ground.blank_pool.expand(L, A, -1)
             rows = torch.cat((shared.unsqueeze(1).expand(L, A, -1), own, blank), dim=-1)
             self._seen = (rows, torch.cat((shared, own.flatten(1)), dim=-1))
         return self._seen
@@ -280,21 +281,22 @@ class CityGrowth:
         if not self._anybody(agent):
             return
         # What is said out of turn does not count, in any lane and however many there are.
-        picks = self._picks[role] * self.acts()[:, agent : agent + 1]
-        self._seen = None
-        if self.config.expansion != "none":
-            picks = turn.expand(picks, candidates, state.map, ground, self.config)
-        built = turn.build(state, agent, picks, candidates, ground, self.config)
+        acts, self._seen = self.acts()[:, agent : agent + 1], None
+        with unrecorded(self.device):
+            picks = self._picks[role] * acts
+            if self.config.expansion != "none":
+                picks = turn.expand(picks, candidates, state.map, ground, self.config)
+            built = turn.build(state, agent, picks, candidates, ground, self.config)
+            self._count(agent, acts.squeeze(-1), candidates, built)
         self._built[agent] = built
-        self._count(agent, candidates, built)
 
-    def _count(self, agent: int, candidates: CandidateSet, built: turn.Built) -> None:
-        """Adds a turn to the tally of its episode."""
-        acts = self.acts().select(1, agent).long()
-        count, idle = candidates.count * acts, acts * (built.buildings == 0)
-        gained = torch.stack(
-            (acts, count, candidates.dropped, idle, built.conflicts, built.refused), dim=-1
-        )
+    def _count(self, agent: int, acts: Tensor, candidates: CandidateSet, built: turn.Built) -> None:
+        """Adds a turn to the tally of its episode, in the lanes where the agent `acts` `[L]`."""
+        acts = acts.long()
+        count, idle = candidates.count * acts, acts * (built.picks[:, 0] == 0)
+        turns = torch.stack((acts, count, candidates.dropped, idle), dim=-1)
+        lost = built.picks[:, 1:] - built.picks[:, :-1]  # conflicts, refused
+        gained = torch.cat((turns, lost), dim=-1)
         tally = self.world_state.tally.select(1, agent)  # [L, len(TALLY)]
         tally.narrow(1, 0, gained.shape[1]).add_(gained)
         most = tally.select(1, TALLY.index("most"))
@@ -306,21 +308,25 @@ class CityGrowth:
         if missing:
             raise ValueError(f"advance() must follow act() of every role, got none of {missing}")
         config, state, ground = self.config, self.world_state, self.tables.ground
-        closed = month.close(state, self._built, self.numbers, ground, config)
-        terms = torch.stack(list(closed.terms.values()), dim=-1)  # [L, A, n], thousand GBP
-        state.tally.select(-1, TALLY.index("return")).add_(terms.sum(dim=-1))
-        scaled = terms / config.reward.scale
+        with unrecorded(self.device):
+            closed = month.close(state, self._built, self.numbers, ground, config)
+            terms = torch.stack(list(closed.terms.values()), dim=-1)  # [L, A, n], thousand GBP
+            state.tally.select(-1, TALLY.index("return")).add_(terms.sum(dim=-1))
+            scaled = terms / config.reward.scale
         reward = scaled.sum(dim=-1).float()  # [L, A]
-        metrics = month_metrics(state, scaled, closed.ended, self._metric_names, ground, config)
+        over = not self._asks or bool(closed.ended.any())
+        metrics = month_metrics(
+            state, scaled, closed.ended, self._metric_names, ground, config, over=over
+        )
         self._streams.tick()
-        state.month.add_(1)
-        self._renew_prices()
-        if not self._asks or bool(closed.ended.any()):
+        with unrecorded(self.device):
+            self._renew_prices()
+        if over:
             state.copy_(state.replaced_where(closed.ended, self._first_month()))
         self._forget()
         return Step(
             reward={name: reward[:, a : a + 1] for a, name in enumerate(config.agent_names)},
-            terminated=closed.ended,
+            terminated=closed.ended.clone(),
             truncated=torch.zeros_like(closed.ended),
             elapsed=torch.ones(self.lanes, device=self.device),
             metrics=metrics,
@@ -328,10 +334,11 @@ class CityGrowth:
         )
 
     def _renew_prices(self) -> None:
+        """Turns the page of the calendar, and with it the land price."""
         state, ground = self.world_state, self.tables.ground
+        state.month.add_(1)
         now = state.month.clamp(max=self.config.horizon - 1)  # ended lanes are about to restart
-        tabled = (ground.base[state.map, now], ground.low[state.map, now],
-                  ground.high[state.map, now])  # fmt: skip
+        tabled = ground.base[state.map, now]
         state.field.copy_(land.refresh(tabled, state.near_px2, state.field, self.config.land))
 
     def set(self, name: str, value: Tensor) -> None:

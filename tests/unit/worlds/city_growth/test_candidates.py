@@ -197,21 +197,22 @@ def test_the_quick_way_out_of_the_cap_gives_the_same_as_the_ranking() -> None:
     universe, own = world.tables.universes[0], world.config.agents[0]
     legal = torch.ones(2, 16, dtype=torch.bool)
     legal[0, 3:] = False
-    kept, dropped = cap(
-        legal, world.world_state.field, world.world_state.map, universe, own, width=15
-    )
+    price, city = world.world_state.field, world.world_state.map
+    kept, dropped = cap(legal, price, city, universe, own, width=15)
     assert dropped.tolist() == [0, 1]
     assert torch.equal(kept[0], legal[0])
+    assert torch.equal(kept, module._dearest(legal, price, city, universe, own, width=15))
 
 
 def test_dense_rows_keep_their_order() -> None:
     generator = torch.Generator().manual_seed(0)
     legal = torch.rand(5, 40, generator=generator) > 0.6
-    start = torch.tensor([0, 40, 0, 80, 40])
-    row, count = dense(legal, 30, start=start, nothing=120)
+    rank, city = torch.arange(1, 31, dtype=torch.int32), torch.tensor([0, 1, 0, 2, 1])
+    row, count = dense(legal, rank, city=city)
     for lane in range(5):
-        expected = (legal[lane].nonzero().flatten() + start[lane]).tolist()
-        assert row[lane].tolist() == expected + [120] * (30 - len(expected))
+        first = 41 * int(city[lane])  # 40 rows of a city, and the one for nothing
+        expected = (legal[lane].nonzero().flatten() + first).tolist()
+        assert row[lane].tolist() == expected + [first + 40] * (30 - len(expected))
         assert count[lane].item() == len(expected)
 
 

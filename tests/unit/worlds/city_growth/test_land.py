@@ -88,7 +88,7 @@ def test_buildings_lift_the_price_around_them_by_the_nearest() -> None:
 
 def test_the_sum_is_brought_to_the_unit_interval_floored_and_slowed() -> None:
     total = torch.tensor([[0.5, 1.0, 1.5, 0.52]])
-    low, high = torch.tensor([0.5]), torch.tensor([1.5])
+    low, high = torch.tensor([[0.5]]), torch.tensor([[1.5]])
     now = land.settle(total, low, high, None, LAND)
     torch.testing.assert_close(now, torch.tensor([[0.0, 0.5, 1.0, 0.0]]))  # 0.02 is below 0.04
     last = torch.ones(1, 4)
@@ -123,7 +123,7 @@ def test_slots_and_pixels_agree_when_they_share_the_normaliser() -> None:
     pixels = grid_points(city.width, city.height)
     near_slots = torch.from_numpy(((city.slot_xy - city.slot_xy[5]) ** 2).sum(axis=1)).float()
     near_pixels = torch.from_numpy(((pixels - city.slot_xy[5]) ** 2).sum(axis=1)).float()
-    low, high = torch.tensor([0.1]), torch.tensor([1.9])
+    low, high = torch.tensor([[0.1]]), torch.tensor([[1.9]])
     found = []
     for points, near in ((city.slot_xy, near_slots), (pixels, near_pixels)):
         value = torch.from_numpy(land.base(points, city, config).value[2]).float()

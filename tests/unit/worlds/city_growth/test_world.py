@@ -292,3 +292,25 @@ def test_stopping_at_once_is_always_possible() -> None:
         for role in world.config.agent_names:
             assert world.observe(role).legal["build"][..., 0].all()
             world.act(role, picks(world))
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"debt": "hard", "raster": True}, {"expansion": "nearest"}]
+)
+def test_whatever_the_world_hands_out_may_be_trained_on(changes: dict[str, Any]) -> None:
+    """Torch refuses gradients through tensors that were made while it kept no record of them."""
+    world = made(replace(SMALL, **changes), lanes=1)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(world.config.horizon + 1):  # the last month of an episode too, and a first
+        for phase in world.spec.phases:
+            for role in phase:
+                given: list[Tensor] = [*world.state(role).values()]
+                seen = world.observe(role)
+                given += [*seen.features.values(), *seen.entities.values(), *seen.legal.values()]
+                assert not any(x.is_inference() for x in (*given, seen.acts))
+                world.act(role, random_picks(world, role, generator))
+        step = world.advance()
+        given = [*step.reward.values(), *step.metrics.values()]
+        given += [step.terminated, step.truncated, step.elapsed]
+        given += [*world.world_state.tensors().values()]
+        assert not any(x.is_inference() for x in given)
