@@ -143,21 +143,14 @@ class Replay:
         )
 
     def state(self) -> dict[str, Any]:
-        """The rows filled so far and how many were ever written, as they lie here."""
-        filled = self._filled()
-        rows = {name: x[:, :filled] for name, x in self.kept.tensors().items()}
-        return {"rows": rows, "written": self.written}
+        """All rows, filled or not, and how many were ever written, as they lie here."""
+        return {"rows": self.kept.tensors(), "written": self.written}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes them up again in place."""
-        write(self.written, state["written"], "the replay's count")
-        filled = self._filled()
         for name, stored in self.kept.tensors().items():
-            write(stored[:, :filled], state["rows"][name], f"the replay's {name}")
-
-    def _filled(self) -> int:
-        """Rows that were written at least once; asks the device."""
-        return min(int(self.written), self.rows + 1)
+            write(stored, state["rows"][name], f"the replay's {name}")
+        write(self.written, state["written"], "the replay's count")
 
 
 def unique_share(place: Tensor) -> Tensor:
