@@ -22,7 +22,7 @@ _TINY: dict[str, Any] = _CITY | {
     "steps": 8,
     "minibatches": 2,
     "gae_lambda": 0.95,
-    "entropy_weight": 0.1,  # with 0.03 one seed of five stayed 14 % short
+    "entropy_weight": 0.3,  # with 0.1 two seeds of five stayed 14 % short of the best plan
     "reward_norm": "none",  # a policy that has settled earns the same each time: no scale to learn
 }
 
