@@ -167,6 +167,45 @@ def test_rewards_are_what_the_metrics_say(capsys: pytest.CaptureFixture[str]):
     assert np.allclose(np.array(found["reward/council"]) * scale, found["return"], rtol=1e-5)
 
 
+def test_a_scenario_may_be_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """TOML and JSON that say the same are the same scenario, and not the one they start from."""
+    (tmp_path / "one.toml").write_text('base = "tiny-9"\nbuilds = 2\n')
+    (tmp_path / "two.json").write_text('{"base": "tiny-9", "builds": 2}')
+    flags = ["city-growth", "--scenarios=1", "--solvers=npv"]
+    one, two, base = (
+        answer(capsys, *flags, f"--scenario={scenario}")
+        for scenario in (tmp_path / "one.toml", tmp_path / "two.json", "tiny-9")
+    )
+    assert [one["scenario"], two["scenario"]] == ["one", "two"]
+    returns = [found["solvers"][0]["by_scenario"]["return"] for found in (one, two, base)]
+    assert returns[0] == returns[1] != returns[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.toml", "buildz = 2", r"a\.toml: there is no setting 'buildz'; did you mean 'builds'"),
+        ("a.toml", "builds = ", r"a\.toml: Invalid value"),
+        ("a.json", "{", r"a\.json: Expecting property name"),
+        ("a.json", "[1]", r"a\.json: the scenario must be a table, got \[1\]"),
+        ("a.json", None, r"the scenario .*a\.json cannot be read: .*No such file"),
+    ],
+)
+def test_a_file_with_a_mistake_is_answered_in_a_sentence(
+    name: str, text: str | None, message: str, tmp_path: Path
+):
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(BadInput, match=message):
+        verb.main(["city-growth", "--solvers=npv", f"--scenario={tmp_path / name}"])
+
+
+def test_a_world_that_reads_no_files_says_so(tmp_path: Path):
+    (tmp_path / "a.toml").write_text("")
+    with pytest.raises(BadInput, match=r"uav-mec reads no scenario from a file, got .*a\.toml"):
+        verb.main(["uav-mec", "--solvers=greedy", f"--scenario={tmp_path / 'a.toml'}"])
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

@@ -37,8 +37,8 @@ class CompareFlags:
     """Heuristics and run folders, separated by commas; of a run the best member plays."""
     scenarios: int = 20
     """Scenarios that every solver plays; generated ones where the world generates them."""
-    scenario: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """Settings of the world; by default those of the runs, or the world's first."""
+    scenario: Annotated[str | None, tyro.conf.arg(metavar="NAME|FILE")] = None
+    """Settings of the world, by name or as a TOML or JSON file; by default those of the runs."""
     seed: int = 1_000_003
     """Seed of the scenarios."""
     baseline: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None

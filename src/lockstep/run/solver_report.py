@@ -18,6 +18,7 @@ from lockstep.core.streams import lane_keys
 from lockstep.core.world import World
 from lockstep.errors import BadInput, known
 from lockstep.run.api import heuristic, load
+from lockstep.run.documents import is_document, read_scenario
 from lockstep.run.evaluate import EVALUATION_SEED, Estimate, Whole, interval
 from lockstep.run.jsonable import Json
 from lockstep.run.policy import Policy
@@ -122,7 +123,8 @@ def contest(
 ) -> Contest:
     """Looks up solvers (heuristics by name, runs by folder) and draws the scenarios.
 
-    Without `scenario` it is that of the runs among the solvers, or the world's first.
+    `scenario` is a name or a file; without it, it is that of the runs among the solvers, or the
+    world's first.
     """
     if not solvers:
         raise BadInput("solvers must name at least one heuristic or run folder, got none")
@@ -220,6 +222,8 @@ def _run(name: str, world: str, rules: list[str]) -> Run:
 def _config(world: str, scenario: str | None, runs: list[Run]) -> tuple[WorldConfig, str]:
     """The settings to play under, and what to call them."""
     table = worlds.scenarios(world)
+    if scenario is not None and is_document(scenario):
+        return read_scenario(world, scenario), Path(scenario).stem
     if scenario is not None:
         chosen: WorldConfig = table[known(f"scenario of {world}", scenario, table)]
         return chosen, scenario

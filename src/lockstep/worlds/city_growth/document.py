@@ -23,17 +23,20 @@ def load_scenario(text: str) -> CityConfig:
     return scenario_of(table)
 
 
-def scenario_of(table: Mapping[str, Any]) -> CityConfig:
-    """The scenario of a parsed document (TOML or JSON).
+def scenario_of(table: Any) -> CityConfig:
+    """The scenario of a parsed document (TOML or JSON); ValueError names what is wrong and where.
 
     `base` names the scenario whose settings hold where the document says nothing; by default it is
     the first of the catalogue. A table changes the settings it names, a list replaces the whole
     list.
     """
+    if not isinstance(table, Mapping):
+        raise ValueError(f"the scenario must be a table, got {table!r}")
     rest = dict(table)
     name = rest.pop(BASE, next(iter(SCENARIOS)))
-    if name not in SCENARIOS:
-        raise ValueError(f"{BASE} must name a scenario, got {name!r}; {_hint(name, SCENARIOS)}")
+    if not isinstance(name, str) or name not in SCENARIOS:
+        hint = _hint(str(name), SCENARIOS)
+        raise ValueError(f"{BASE} must name a scenario, got {name!r}; {hint}")
     scenario = _changed(SCENARIOS[name], rest, "")
     assert isinstance(scenario, CityConfig)
     return scenario

@@ -36,6 +36,11 @@ def test_without_a_base_a_document_starts_from_the_default() -> None:
     assert scenario_of({"horizon": 12}) == replace(DEFAULT, horizon=12)
 
 
+def test_a_document_that_is_no_table_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"the scenario must be a table, got \[1\]"):
+        scenario_of([1])
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -46,6 +51,7 @@ def test_without_a_base_a_document_starts_from_the_default() -> None:
             r"no setting 'weigt' of map.hubs\[0\]; did you mean 'weight'",
         ),
         ('base = "defualt"', "base must name a scenario, got 'defualt'; did you mean 'default'"),
+        ("base = 3", "base must name a scenario, got 3; there is default, small"),
         ('horizon = "3"', "horizon must be of type int, got '3'"),
         ("horizon = true", "horizon must be of type int, got True"),
         ('debt = "none"', "debt must be one of soft, hard, got 'none'"),

@@ -1,5 +1,8 @@
 """Observations, replay, pictures, and the plans of tiny maps whose best is known."""
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -147,6 +150,38 @@ def test_equal_seeds_and_choices_replay_byte_for_byte() -> None:
             parts += [x.numpy().tobytes() for x in tensors]
         records.append(b"".join(parts))
     assert records[0] == records[1]
+
+
+def test_replay_does_not_depend_on_the_order_in_which_a_process_hashes() -> None:
+    code = """
+from hashlib import sha256
+import torch
+from lockstep.worlds.city_growth.heuristics import HEURISTICS
+from tests.unit.worlds.city_growth.helpers import SMALL, made
+
+world, seen = made(SMALL), sha256()
+for _ in range(4):
+    for role in world.config.agent_names:
+        for x in (*world.state(role).values(), *world.observe(role).features.values()):
+            seen.update(x.numpy().tobytes())
+        world.act(role, HEURISTICS["random"](world, role))
+    world.advance()
+for x in world.world_state.tensors().values():
+    seen.update(x.numpy().tobytes())
+print(seen.hexdigest())
+"""
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            cwd=Path(__file__).parents[4],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert found[0] == found[1] != ""
 
 
 @pytest.mark.parametrize("debt", ["soft", "hard"])
