@@ -64,8 +64,6 @@ class Job:
     """Whether --cuda takes it to the GPU, where all seeds train in one pack."""
     lanes: int = 0
     """Lanes there, if not the scenario's."""
-    epochs: int = 0
-    """Epochs there, if not the scenario's."""
     updates: int = 0
     """Most updates, if not as many as the time allows."""
 
@@ -81,7 +79,7 @@ class Job:
 
 
 JOBS = (
-    Job(scenario="default", plays=("default",), shared=1.0, gpu=True, lanes=128, epochs=2),
+    Job(scenario="default", plays=("default",), shared=1.0, gpu=True, lanes=96),
     Job(scenario="village", plays=("village", "default")),
     Job(scenario="tiny-9", plays=("tiny-9",), updates=200),
     Job(scenario="tiny-4", plays=("tiny-4",), updates=200),
@@ -95,9 +93,7 @@ def config_of(job: Job, seeds: tuple[int, ...], *, cuda: bool) -> TrainConfig:
     world, learner = config.world, config.learner
     world = replace(world, reward=replace(world.reward, shared=job.shared))
     if cuda and job.gpu:
-        learner = replace(
-            learner, lanes=job.lanes or learner.lanes, epochs=job.epochs or learner.epochs
-        )
+        learner = replace(learner, lanes=job.lanes or learner.lanes)
     device = "cuda" if cuda and job.gpu else "cpu"
     return replace(config, world=world, learner=learner, seeds=seeds, device=device)
 
@@ -261,7 +257,6 @@ def _record(
         "seeds": list(trainer.config.seeds),
         "device": trainer.config.device,
         "lanes": learner.lanes,
-        "epochs": learner.epochs,
         "updates": trainer.updates,
         "kept": keeper.since,
         "env_steps": trainer.updates * learner.lanes * learner.steps,

@@ -60,6 +60,35 @@ def test_a_tiny_map_is_played_within_2_percent_whatever_the_seed(scenario: str, 
     check_tiny(scenario, seed=seed)
 
 
+def _ahead(learner: PPO, rule: str, cities: int) -> tuple[float, float]:
+    """By how much a policy's return exceeds a rule's on cities never seen, and its error."""
+    unseen = with_maps(SCENARIOS["default"], map_seed=90_000, n_maps=cities)
+    solver = HeuristicPolicy(HEURISTICS[rule], label=rule)
+    gap = returns(LearnedPolicy(learner), unseen, lanes=cities) - returns(
+        solver, unseen, lanes=cities
+    )
+    return gap.mean().item(), gap.std().item() / cities**0.5
+
+
+def test_the_full_map_is_played_better_than_chance_after_a_few_steps() -> None:
+    gap, error = _ahead(trained("default", seed=0, updates=2, lanes=16), "random", 8)
+    assert gap > 3 * error > 0
+
+
+@pytest.mark.slow
+def test_the_full_map_is_played_at_least_as_well_as_greedily_with_three_builds_a_turn() -> None:
+    assert SCENARIOS["default"].builds == 3
+    config = preset("city-growth", scenario="default")
+    world = replace(config.world, reward=replace(config.world.reward, shared=1.0))
+    trainer = Trainer(replace(config, world=world, device="cpu", compile="off"))
+    for _ in range(25):
+        trainer.update()
+    assert isinstance(trainer.learner, PPO)
+    for rule in ("random", "greedy"):
+        gap, error = _ahead(trainer.learner, rule, 20)
+        assert gap > 3 * error > 0
+
+
 def test_what_was_learned_on_60_slots_plays_200_better_than_chance() -> None:
     """Weights fit sets of any width: they are copied as they are, and nothing is trained again."""
     village = trained("village", seed=0, updates=2, lr_actor=2e-3, lanes=16)
@@ -73,3 +102,36 @@ def test_what_was_learned_on_60_slots_plays_200_better_than_chance() -> None:
     chance = HeuristicPolicy(HEURISTICS["random"], label="random")
     gap = returns(LearnedPolicy(wide), unseen, lanes=4) - returns(chance, unseen, lanes=4)
     assert (gap > 0).all(), gap
+
+
+def test_shuffling_the_candidates_shuffles_their_probabilities() -> None:
+    config = preset("city-growth", scenario="small")
+    learner = PPO(
+        replace(config.learner, lanes=8), CityGrowth(config.world, lanes=1).spec, seeds=[1]
+    )
+    with torch.no_grad():
+        learner.policies["edu"].weights.mul_(2.0)  # away from uniform
+    world = CityGrowth(config.world, lanes=8)
+    world.reset(lane_keys([3], lanes=8))
+    for role in config.world.agent_names:
+        world.act(role, HEURISTICS["random"](world, role))
+    world.advance()
+    seen = world.observe("edu")
+    picked = HEURISTICS["random"](world, "edu")["build"]
+    generator = torch.Generator().manual_seed(5)
+    order = torch.randperm(seen.entities["candidate"].shape[2], generator=generator)
+    rows = ("candidate/id", "candidate/resource")
+    shuffled = replace(
+        seen,
+        features=dict(seen.features) | {name: seen.features[name][:, :, order] for name in rows},
+        entities={"candidate": seen.entities["candidate"][:, :, order]},
+        legal={"build": seen.legal["build"][..., torch.cat((torch.zeros(1).long(), order + 1))]},
+    )
+    place = torch.cat((torch.zeros(1).long(), order.argsort() + 1))
+    memory, starts = learner.memory("edu"), torch.ones(8, dtype=torch.bool)
+    law, _ = learner.policy("edu", seen, memory, starts)
+    moved, _ = learner.policy("edu", shuffled, memory, starts)
+    plain = law.log_prob({"build": picked})
+    assert plain.std() > 0.01
+    torch.testing.assert_close(moved.log_prob({"build": place[picked]}), plain, atol=1e-5, rtol=0.0)
+    torch.testing.assert_close(moved.mode()["build"], place[law.mode()["build"]])
