@@ -1,40 +1,14 @@
 """What users, UAVs and the critic see: pure functions of the state, scaled to about [0, 1]."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from lockstep.core.streams import Draw, Streams
 from lockstep.worlds.uav_mec.allocation import served_by
 from lockstep.worlds.uav_mec.config import UavMecConfig
-from lockstep.worlds.uav_mec.state import Numbers, Request, State
+from lockstep.worlds.uav_mec.state import Numbers, State, Twin
 
 WO_DT_HALF_WIDTH = 0.5
-
-
-@dataclass(frozen=True, kw_only=True)
-class Noise:
-    """Draws for `wo_dt_noise`: one error for every entry of every observer."""
-
-    mu: Draw
-    uav: Draw
-
-    @classmethod
-    def at(cls, streams: Streams) -> "Noise":
-        """The draws of the step at which `streams` stand."""
-        return cls(mu=streams.draw("blur/mu"), uav=streams.draw("blur/uav"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Twin:
-    """The digital twin's picture of the area, the same for all observers."""
-
-    mu_xy: Tensor  # [L, K, 2] of the area
-    uav_xy: Tensor  # [L, M, 2] of the area
-    task_size: Tensor  # [L, K] of the largest
-    task_cycles: Tensor  # [L, K] of the largest, per bit
-    last_load: Tensor  # [L, K, M] of the largest task
 
 
 def of_area(xy_m: Tensor, *, config: UavMecConfig) -> Tensor:
@@ -60,6 +34,11 @@ def twin_of(state: State, *, numbers: Numbers, config: UavMecConfig) -> Twin:
         task_cycles=state.task_cycles_per_bit / numbers.cycles_max.unsqueeze(-1),
         last_load=torch.where(on, load.unsqueeze(-1), 0.0),
     )
+
+
+def _noise(role: str, streams: Streams, *, config: UavMecConfig) -> Draw | None:
+    """Draws for `wo_dt_noise`: one error for every entry of every observer."""
+    return streams.draw(f"blur/{role}") if config.wo_dt_noise else None
 
 
 def _blurred(seen: Tensor, draw: Draw) -> Tensor:
@@ -159,38 +138,27 @@ def state_vector(state: State, *, numbers: Numbers, config: UavMecConfig) -> Ten
     )
 
 
-def see_as_users(
-    state: State, noise: Noise | None, *, numbers: Numbers, config: UavMecConfig
-) -> tuple[Tensor, Tensor]:
+def see_as_users(twin: Twin, streams: Streams, *, config: UavMecConfig) -> tuple[Tensor, Tensor]:
     """The users' vectors and UAV rows now."""
-    twin = twin_of(state, numbers=numbers, config=config)
-    return mu_rows(twin, None if noise is None else noise.mu, config=config)
+    return mu_rows(twin, _noise("mu", streams, config=config), config=config)
 
 
 def see_as_uavs(
-    state: State,
-    request: Request | None,
-    noise: Noise | None,
-    *,
-    numbers: Numbers,
-    config: UavMecConfig,
+    twin: Twin, choice: Tensor, rho: Tensor, streams: Streams, *, config: UavMecConfig
 ) -> Tensor:
-    """The UAVs' vectors now; without `request` they know the last slot's."""
-    twin = twin_of(state, numbers=numbers, config=config)
-    choice = state.last_choice if request is None else request.choice
-    rho = state.last_rho if request is None else request.rho
-    return uav_rows(twin, choice, rho, None if noise is None else noise.uav, config=config)
+    """The UAVs' vectors now; (choice, rho) are this slot's requests, or the last one's."""
+    return uav_rows(twin, choice, rho, _noise("uav", streams, config=config), config=config)
 
 
 def see_as_critic(
-    state: State, noise: Noise | None, *, numbers: Numbers, config: UavMecConfig
+    twin: Twin, state: State, streams: Streams, *, numbers: Numbers, config: UavMecConfig
 ) -> dict[str, Tensor]:
     """All rows as seen before any decision of this slot, and the state vector.
 
     A UAV row with this slot's requests would make a user's baseline depend on its own action.
     """
     return {
-        "mu": see_as_users(state, noise, numbers=numbers, config=config)[0],
-        "uav": see_as_uavs(state, None, noise, numbers=numbers, config=config),
+        "mu": see_as_users(twin, streams, config=config)[0],
+        "uav": see_as_uavs(twin, state.last_choice, state.last_rho, streams, config=config),
         "state": state_vector(state, numbers=numbers, config=config),
     }

@@ -53,6 +53,20 @@ class State(_Tensors):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Twin(_Tensors):
+    """The digital twin's picture of the area, the same for all observers.
+
+    It follows from state and numbers, and is kept beside them since everybody looks at it.
+    """
+
+    mu_xy: Tensor  # [L, K, 2] of the area
+    uav_xy: Tensor  # [L, M, 2] of the area
+    task_size: Tensor  # [L, K] of the largest
+    task_cycles: Tensor  # [L, K] of the largest, per bit
+    last_load: Tensor  # [L, K, M] of the largest task
+
+
+@dataclass(frozen=True, kw_only=True)
 class Numbers(_Tensors):
     """Scenario numbers `[L]` in the units of the config; properties give SI units as `[L, 1]`."""
 
@@ -124,11 +138,7 @@ class Numbers(_Tensors):
 
 @dataclass(frozen=True, kw_only=True)
 class Draws:
-    """The random numbers of one slot, by purpose.
-
-    They are opened outside the compiled region (a purpose is hashed by `crc32`, which cannot be
-    traced); the numbers themselves are computed inside it.
-    """
+    """The random numbers of one slot, by purpose."""
 
     frequency: Draw
     mobility: Draw

@@ -18,7 +18,7 @@ from lockstep.worlds.uav_mec import observe, slot
 from lockstep.worlds.uav_mec.allocation import decode_command, decode_request
 from lockstep.worlds.uav_mec.config import UavMecConfig
 from lockstep.worlds.uav_mec.spec import world_spec
-from lockstep.worlds.uav_mec.state import Draws, Numbers, Request, SlotRecord, State
+from lockstep.worlds.uav_mec.state import Draws, Numbers, Request, SlotRecord, State, Twin
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +71,7 @@ class UavMec:
         self._see_as_uavs = program(observe.see_as_uavs)
         self._see_as_critic = program(observe.see_as_critic)
         self.world_state = self._first_slot()
+        self._twin = self._seen_twin()
 
     def _first_slot(self) -> State:
         draws = Draws.at(self._streams)
@@ -78,22 +79,22 @@ class UavMec:
         first = slot.begin(draws.start, arrival, numbers=self.numbers, config=self.config)
         return State(**{name: x.clone() for name, x in first.tensors().items()})
 
-    def _noise(self) -> observe.Noise | None:
-        return observe.Noise.at(self._streams) if self.config.wo_dt_noise else None
+    def _seen_twin(self) -> Twin:
+        return observe.twin_of(self.world_state, numbers=self.numbers, config=self.config)
 
     def reset(self, keys: Tensor) -> None:
         """Starts every lane afresh, at slot 0, from its stream key `[L]`."""
         self._streams.load_state_dict({"key": keys, "step": torch.zeros_like(keys)})
         self.world_state.copy_(self._first_slot())
+        self._twin.copy_(self._seen_twin())
         self._actions.clear()
         self._request = None
         self.last = None
 
     def observe(self, role: str) -> Observation:
         """What the agents of `role` see now; in two phases, UAVs see what users just asked for."""
-        state, noise = self.world_state, self._noise()
         if role == "mu":
-            vector, rows = self._see_as_users(state, noise, numbers=self.numbers)
+            vector, rows = self._see_as_users(self._twin, self._streams)
             entities = {"uav": rows} if self.config.entity_rows else {}
             return Observation(
                 features={"obs": vector}, acts=self._everyone[role], entities=entities
@@ -103,8 +104,10 @@ class UavMec:
                 "observe('uav') must follow act('mu') in this slot, got no users' action: "
                 "UAVs see the requests of the slot (uav_obs_mask_mode='current_assoc')"
             )
-        request = self._request if self.config.two_phase else None
-        vector = self._see_as_uavs(state, request, noise, numbers=self.numbers)
+        choice, rho = self.world_state.last_choice, self.world_state.last_rho
+        if self.config.two_phase and self._request is not None:
+            choice, rho = self._request.choice, self._request.rho
+        vector = self._see_as_uavs(self._twin, choice, rho, self._streams)
         return Observation(features={"obs": vector}, acts=self._everyone[role])
 
     def act(self, role: str, action: Action) -> None:
@@ -121,10 +124,10 @@ class UavMec:
         self._streams.tick()
         outcome, final = self._advance(
             self.world_state,
+            self._twin,
             self._request,
             self._actions["uav"],
-            Draws.at(self._streams),
-            self._noise(),
+            self._streams,
             numbers=self.numbers,
         )
         self.last = outcome.record
@@ -143,7 +146,7 @@ class UavMec:
     def state(self, role: str) -> CriticInput:  # noqa: ARG002 (the same for both roles)
         """The critic's input: all rows before this slot's decisions, and the true state vector."""
         seen: CriticInput = self._see_as_critic(
-            self.world_state, self._noise(), numbers=self.numbers
+            self._twin, self.world_state, self._streams, numbers=self.numbers
         )
         return seen
 
@@ -159,11 +162,13 @@ class UavMec:
                 f"got {tuple(value.shape)}"
             )
         getattr(self.numbers, name).copy_(value)
+        self._twin.copy_(self._seen_twin())
 
     def place_uavs(self, xy_m: Tensor) -> None:
         """Puts the UAVs at `[L, M, 2]`, at rest: for oracles and tests, never for agents."""
         self.world_state.uav_xy_m.copy_(xy_m)
         self.world_state.uav_velocity_mps.zero_()
+        self._twin.copy_(self._seen_twin())
 
     def draw(self, purpose: str) -> Draw:
         """Random numbers of the lanes at the current step, for heuristics."""
@@ -182,6 +187,7 @@ class UavMec:
         self.world_state.copy_(State(**state["state"]))
         self.numbers.copy_(Numbers(**state["numbers"]))
         self._streams.load_state_dict(state["streams"])
+        self._twin.copy_(self._seen_twin())
         self._actions.clear()
         self._request = None
         self.last = None
@@ -204,21 +210,26 @@ class UavMec:
 
 def _advance(
     state: State,
+    twin: Twin,
     request: Request,
     uav_action: Action,
-    draws: Draws,
-    noise: observe.Noise | None,
+    streams: Streams,
     *,
     numbers: Numbers,
     config: UavMecConfig,
 ) -> tuple[slot.Outcome, CriticInput]:
-    """One slot, written into `state`; the final critic input only where the end bootstraps."""
+    """One slot, written into `state` and `twin`.
+
+    The final critic input is there only where the end bootstraps.
+    """
     command = decode_command(uav_action)
     outcome, before_reset, after = slot.play(
-        state, request, command, draws, numbers=numbers, config=config
+        state, request, command, Draws.at(streams), numbers=numbers, config=config
     )
     final: CriticInput = {}
     if config.timeout_bootstrap:
-        final = observe.see_as_critic(before_reset, noise, numbers=numbers, config=config)
+        before = observe.twin_of(before_reset, numbers=numbers, config=config)
+        final = observe.see_as_critic(before, before_reset, streams, numbers=numbers, config=config)
     state.copy_(after)
+    twin.copy_(observe.twin_of(state, numbers=numbers, config=config))
     return outcome, final

@@ -1,5 +1,6 @@
 """Settings: their checks, their scenarios, and that they cost no torch import."""
 
+import importlib
 import subprocess
 import sys
 from dataclasses import fields, replace
@@ -73,6 +74,6 @@ def test_the_registry_builds_the_world_of_a_config_and_suggests_names() -> None:
 def test_the_registrys_config_paths_lead_to_the_class_of_the_scenarios() -> None:
     for name, entry in registry.WORLDS.items():
         module, _, attribute = entry.config.partition(":")
-        config_class = getattr(sys.modules[module], attribute)
+        config_class = getattr(importlib.import_module(module), attribute)
         assert config_class.name == name
         assert all(isinstance(c, config_class) for c in registry.scenarios(name).values())
