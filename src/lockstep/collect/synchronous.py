@@ -1,16 +1,17 @@
 """Collection in step: the world waits for the learner's decisions and the learner for the world."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from lockstep.core.actions import write
+from lockstep.core.actions import Observation, write, write_all
 from lockstep.core.learner import Learner
-from lockstep.core.programs import Captured
+from lockstep.core.programs import Captured, compiled
 from lockstep.core.rollout import Rollout
 from lockstep.core.streams import Streams
-from lockstep.core.world import CriticInput, Views, World
+from lockstep.core.world import CriticInput, Step, Views, World
 
 Tell = Callable[[str], None]
 """Told what begins: "env" (the world), "act" or "value" (the learner); and "step" at a step's end.
@@ -28,11 +29,19 @@ class Collector:
     """
 
     def __init__(
-        self, world: World, learner: Learner, streams: Streams, *, graphs: bool = False
+        self,
+        world: World,
+        learner: Learner,
+        streams: Streams,
+        *,
+        compile: bool = False,
+        graphs: bool = False,
     ) -> None:
         self.world, self.learner, self.streams = world, learner, streams
         self.memory = {role.name: learner.memory(role.name) for role in world.spec.roles}
         self.starts = torch.ones(world.lanes, dtype=torch.bool, device=world.device)
+        plain = Observation.fingerprint
+        self._fingerprint = compiled(plain) if compile else plain
         self._captured = Captured(self._write) if graphs else None
 
     def collect(self, rollout: Rollout, tell: Tell | None = None) -> None:
@@ -70,16 +79,7 @@ class Collector:
 
         step = self.world.advance()
         self.streams.tick()
-        for name, rows in rollout.roles.items():
-            write(rows.reward[t], step.reward[name], f"the reward of {name}")
-        write(rollout.terminated[t], step.terminated, "terminated")
-        write(rollout.truncated[t], step.truncated, "truncated")
-        write(rollout.elapsed[t], step.elapsed, "elapsed")
-        for name, kept in rollout.metrics.items():
-            write(kept[t], step.metrics[name], f"metric {name}")
-        for view in rollout.final.values():
-            for name, kept in view.items():
-                write(kept[t], step.final[name], f"final {name}")
+        write_all(_caused(rollout, t, step))
         self.starts.copy_(step.terminated | step.truncated)
         tell("step")
 
@@ -90,8 +90,7 @@ class Collector:
             if not kept or not (view in before or (view == "all" and before == phases[0])):
                 continue
             state = self._state(view)
-            for name, stored in kept.items():
-                write(stored[t], state[name], f"critic input {name}")
+            write_all((x[t], state[name], f"critic input {name}") for name, x in kept.items())
 
     def _state(self, view: str) -> CriticInput:
         return self.world.state(self.world.spec.roles[0].name if view == "all" else view)
@@ -101,14 +100,18 @@ class Collector:
         rows.obs.write(self.world.observe(role), t)
         # Policy and world read the stored row: what is acted on is what will be trained on.
         obs = rows.obs.map(lambda x: x[t])
-        rows.fingerprint[t].copy_(obs.fingerprint())
+        rows.fingerprint[t].copy_(self._fingerprint(obs))
         tell("act")
         decision = self.learner.act(role, obs, self.memory[role], self.starts, self.streams)
-        for name, stored in rows.action.items():
-            write(stored[t], decision.action[name], f"action {name}")
-        write(rows.log_prob[t], decision.log_prob, "log_prob")
-        write(rows.entropy[t], decision.entropy, "entropy")
-        write(self.memory[role], decision.memory, "memory")
+        action = decision.action
+        write_all(
+            [
+                *((x[t], action[name], f"action {name}") for name, x in rows.action.items()),
+                (rows.log_prob[t], decision.log_prob, "log_prob"),
+                (rows.entropy[t], decision.entropy, "entropy"),
+                (self.memory[role], decision.memory, "memory"),
+            ]
+        )
         tell("env")
         self.world.act(role, {name: stored[t] for name, stored in rows.action.items()})
 
@@ -151,3 +154,17 @@ class Collector:
         for name, memory in self.memory.items():
             write(memory, state["memory"][name], f"memory of {name}")
         write(self.starts, state["starts"], "starts")
+
+
+def _caused(rollout: Rollout, t: int, step: Step) -> Iterator[tuple[Tensor, Tensor, str]]:
+    """What a step brought about, each beside its place in row `t`."""
+    for name, rows in rollout.roles.items():
+        yield rows.reward[t], step.reward[name], f"the reward of {name}"
+    yield rollout.terminated[t], step.terminated, "terminated"
+    yield rollout.truncated[t], step.truncated, "truncated"
+    yield rollout.elapsed[t], step.elapsed, "elapsed"
+    for name, kept in rollout.metrics.items():
+        yield kept[t], step.metrics[name], f"metric {name}"
+    for view in rollout.final.values():
+        for name, kept in view.items():
+            yield kept[t], step.final[name], f"final {name}"

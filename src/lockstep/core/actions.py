@@ -1,7 +1,8 @@
 """What an agent may decide (ActionSpec and its parts) and what it sees (Observation)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import ClassVar, Literal, TypeAlias
 
 import torch
@@ -198,8 +199,7 @@ class Observation:
         stored, fresh = self.tensors(), source.tensors()
         if stored.keys() != fresh.keys():
             raise ValueError(_difference(stored, fresh))
-        for name, x in stored.items():
-            write(x[index], fresh[name], name)
+        write_all((x[index], fresh[name], name) for name, x in stored.items())
 
     def fingerprint(self) -> Tensor:
         """A 64-bit checksum of each agent's row, `[L, A]`: equal rows give equal sums anywhere.
@@ -209,8 +209,7 @@ class Observation:
         """
         lead = self.acts.ndim
         word = torch.cat([_words(x, lead) for x in self.tensors().values()], dim=-1)  # [L, A, n]
-        place = scrambled(torch.arange(1, word.shape[-1] + 1, device=word.device))
-        return mix(word + place).sum(dim=-1)
+        return mix(word + _places(word.shape[-1], word.device)).sum(dim=-1)
 
 
 def _difference(declared: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:
@@ -228,6 +227,23 @@ def _difference(declared: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> 
 
 def write(stored: Tensor, fresh: Tensor, name: str) -> None:
     """Copies `fresh` over `stored`; nothing is broadcast and no kind of number changed."""
+    _check(stored, fresh, name)
+    stored.copy_(fresh)
+
+
+def write_all(pairs: Iterable[tuple[Tensor, Tensor, str]]) -> None:
+    """The same for many at once: on an accelerator in one launch for each kind of number."""
+    kinds: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+    for stored, fresh, name in pairs:
+        _check(stored, fresh, name)
+        to, of = kinds.setdefault(stored.dtype, ([], []))
+        to.append(stored)
+        of.append(fresh)
+    for to, of in kinds.values():
+        torch._foreach_copy_(to, of)
+
+
+def _check(stored: Tensor, fresh: Tensor, name: str) -> None:
     same_kind = stored.dtype == fresh.dtype or (
         stored.is_floating_point() and fresh.is_floating_point()
     )
@@ -236,7 +252,17 @@ def write(stored: Tensor, fresh: Tensor, name: str) -> None:
             f"{name} must be {stored.dtype} of shape {tuple(stored.shape)}, "
             f"got {fresh.dtype} of shape {tuple(fresh.shape)}"
         )
-    stored.copy_(fresh)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch has no types here
+def _places(count: int, device: torch.device) -> Tensor:
+    """A random word for each place in a row; a compiler would work them out as indices."""
+    return _drawn_places(count, device)
+
+
+@cache
+def _drawn_places(count: int, device: torch.device) -> Tensor:
+    return scrambled(torch.arange(1, count + 1, device=device))
 
 
 def _words(x: Tensor, lead: int) -> Tensor:
@@ -246,6 +272,24 @@ def _words(x: Tensor, lead: int) -> Tensor:
     missing = -row.shape[-1] % each
     if missing:
         row = torch.nn.functional.pad(row, (0, missing))
-    elif row.storage_offset() % each:
+    if torch.compiler.is_compiling():
+        return _packed(row, each)
+    if row.storage_offset() % each:
         row = row.clone()  # words begin on their boundaries
     return row.contiguous().view(torch.int64)
+
+
+def _packed(row: Tensor, each: int) -> Tensor:
+    """The words `[..., n / each]` of a row `[..., n]`, put together by arithmetic.
+
+    They are those of a little-endian machine, which reads them as they lie; a compiler cannot.
+    """
+    bits = 64 // each
+    whole = {1: torch.int64, 2: torch.int32, 4: torch.int16, 8: torch.uint8}[each]
+    row = row.to(torch.uint8) if row.dtype == torch.bool else row
+    number = row.view(whole).to(torch.int64)
+    if each > 1:
+        number = number & ((1 << bits) - 1)
+    shift = torch.arange(0, 64, bits, device=row.device)
+    word: Tensor = (number.unflatten(-1, (-1, each)) << shift).sum(dim=-1)
+    return word

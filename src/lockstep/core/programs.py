@@ -1,8 +1,8 @@
 """Faster forms of a function: compiled into few kernels, or captured as a CUDA graph."""
 
 from collections.abc import Callable
-from types import FunctionType
-from typing import Generic, ParamSpec, TypeVar, cast
+from types import FunctionType, MethodType
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 import torch
 
@@ -22,6 +22,11 @@ def compiled(function: Callable[Args, Result]) -> Callable[Args, Result]:
     )
     own.__kwdefaults__ = plain.__kwdefaults__
     return torch.compile(own, fullgraph=True, dynamic=False)
+
+
+def compiled_method(owner: object, name: str) -> Callable[..., Any]:
+    """The method of that name, compiled and bound to `owner`."""
+    return MethodType(compiled(getattr(type(owner), name)), owner)
 
 
 _WARM_UPS = 2  # eager calls that let libraries choose kernels and allocate their workspaces

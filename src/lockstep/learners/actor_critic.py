@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from types import MethodType
 from typing import Any
 from zlib import crc32
 
@@ -15,9 +14,9 @@ from lockstep.core.actions import Observation, write
 from lockstep.core.company import ALONE, Company
 from lockstep.core.distributions import Exploration, Joint
 from lockstep.core.learner import Decision
-from lockstep.core.programs import compiled
+from lockstep.core.programs import compiled_method
 from lockstep.core.rollout import Rollout, allocate
-from lockstep.core.streams import Draw, Streams, lane_keys
+from lockstep.core.streams import Streams, lane_keys
 from lockstep.core.trees import mapped
 from lockstep.core.world import Views, WorldSpec
 from lockstep.learners.batch import split_lanes
@@ -67,8 +66,10 @@ class ActorCritic:
             name: Adam(pack.weights, lr=self._per_member(_rate(name)))
             for name, pack in self.packs.items()
         }
+        self._compiled_values: Callable[[Views], dict[str, Tensor]] | None = None
         if compile:
-            self._act = MethodType(compiled(ActorCritic._act), self)  # type: ignore[method-assign]
+            self._act = compiled_method(self, "_act")  # type: ignore[method-assign]
+            self._compiled_values = compiled_method(self, "_values")
 
     def _pack(self, name: str, build: Callable[[], nn.Module]) -> Pack:
         # Members of neighbouring seeds, and networks of one member, must not start alike.
@@ -158,8 +159,7 @@ class ActorCritic:
         deterministic: bool = False,
     ) -> Decision:
         """Decides for `[L, A, ...]`, each lane with its own member's weights."""
-        draw = streams.draw(f"act/{role}")
-        return self._act(role, observation, memory, starts, draw, deterministic)
+        return self._act(role, observation, memory, starts, streams, deterministic)
 
     def _act(
         self,
@@ -167,11 +167,11 @@ class ActorCritic:
         observation: Observation,
         memory: Tensor,
         starts: Tensor,
-        draw: Draw,
+        streams: Streams,
         deterministic: bool,
     ) -> Decision:
         law, memory = self.policy(role, observation, memory, starts)
-        action = law.mode() if deterministic else law.sample(draw)
+        action = law.mode() if deterministic else law.sample(streams.draw(f"act/{role}"))
         log_prob, entropy = law.log_prob_and_entropy(action)
         return Decision(action=action, log_prob=log_prob, entropy=entropy, memory=memory)
 
@@ -258,7 +258,9 @@ class ActorCritic:
             found: Views = mapped(state, lambda x: members(x)[i])
             return found
 
-        pieces = [self._values(piece(i)) for i in range(len(members(first)))]
+        # A program for the rows of a rollout; a single step is not worth one of its own.
+        values = (self._compiled_values if lead else None) or self._values
+        pieces = [values(piece(i)) for i in range(len(members(first)))]
         value = {role: torch.cat([p[role] for p in pieces], dim=lead + 1) for role in pieces[0]}
         return {role: v.movedim(0, lead).flatten(lead, lead + 1) for role, v in value.items()}
 

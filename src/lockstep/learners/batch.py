@@ -105,6 +105,9 @@ class Batch:
 
     def lanes(self, index: Tensor) -> "Batch":
         """The rows of lanes `index [P, n]`, each member's own choice."""
+        if len(index) == 1:
+            own = index[0]  # a selection is some times faster than indexing, and contiguous
+            return self.map(lambda x: x.index_select(2, own), lambda x: x.index_select(1, own))
         member = torch.arange(index.shape[0], device=index.device).unsqueeze(-1)  # [P, 1]
         return self.map(
             lambda x: x.transpose(1, 2)[member, index].transpose(1, 2),  # [P, T, n, ...]

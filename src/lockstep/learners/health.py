@@ -4,7 +4,7 @@ All are by member, `[P]`, and stay on the device; nothing here waits for the hos
 that depends on data, so an update can be captured whole.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from lockstep.learners.batch import RoleBatch, split_lanes, weighted_mean
 Stats = dict[str, Tensor]
 
 _ONE, _LOG_RATIO, _RATIO, _ADVANTAGE = range(4)  # rows of a gram
+_CONCENTRATION = "/concentration_max"
 _FLAT = 1e-12  # a variance below this is none, or rounding
 
 
@@ -84,30 +85,34 @@ class Seen:
     sums: Stats = field(default_factory=dict)  # key -> [P] float64, see `count`
     peaks: Stats = field(default_factory=dict)  # key -> [P]
 
-    @torch.no_grad()
     def judge(self, name: str, role: RoleBatch, log_ratio: Tensor, ratio: Tensor) -> None:
         """Keeps how far the policy has moved, as mean products of pairs of columns.
 
         The columns are 1, log ratio, ratio and advantage, all 0 where the agent only waited.
         """
-        here = role.decided
+        here, log_ratio, ratio = role.decided, log_ratio.detach(), ratio.detach()
         columns = torch.stack((here, log_ratio, ratio * here, role.advantage), dim=1)
         columns = columns.flatten(2).double()  # [P, 4, T * N * A]
         self.grams[name] = columns @ columns.mT / role.n_decided.clamp(min=1.0).view(-1, 1, 1)
         self.peaks[f"train/{name}/ratio_max"] = _largest(ratio, role.decided)
 
-    @torch.no_grad()
     def count(self, name: str, law: Joint, role: RoleBatch) -> None:
         """Keeps how sure the policy is and how much it may choose from."""
-        for part in law.parts.values():
-            for what, x in _census(part, role.decided).items():
-                key = f"{name}/{what}"
-                sums = x.flatten(1).sum(dim=1, dtype=torch.float64)
-                self.sums[key] = self.sums[key] + sums if key in self.sums else sums
-            if isinstance(part, Beta):
-                key = f"train/{name}/concentration_max"
-                peak = _largest((part.alpha + part.beta).amax(dim=-1), role.decided)
-                self.peaks[key] = torch.maximum(self.peaks.get(key, peak), peak)
+        with torch.no_grad():
+            for part in law.parts.values():
+                for what, x in _census(part, role.decided).items():
+                    key = f"{name}/{what}"
+                    sums = x.flatten(1).sum(dim=1, dtype=torch.float64)
+                    self.sums[key] = self.sums[key] + sums if key in self.sums else sums
+                if isinstance(part, Beta):
+                    key = f"train/{name}{_CONCENTRATION}"
+                    peak = _largest((part.alpha + part.beta).amax(dim=-1), role.decided)
+                    self.peaks[key] = torch.maximum(self.peaks.get(key, peak), peak)
+
+    def uncounted(self) -> "Seen":
+        """The same without what `count` keeps."""
+        peaks = {name: x for name, x in self.peaks.items() if not name.endswith(_CONCENTRATION)}
+        return replace(self, sums={}, peaks=peaks)
 
     def __add__(self, other: "Seen") -> "Seen":
         return Seen(

@@ -11,7 +11,7 @@ from lockstep.core.actions import Observation
 from lockstep.core.company import ALONE, Company
 from lockstep.core.distributions import Joint
 from lockstep.core.learner import UpdateStats
-from lockstep.core.programs import Captured
+from lockstep.core.programs import Captured, compiled, compiled_method
 from lockstep.core.returns import gae
 from lockstep.core.rollout import Rollout
 from lockstep.core.world import RoleSpec, WorldSpec
@@ -24,7 +24,7 @@ from lockstep.learners.health import Seen, Stats, Tally
 from lockstep.learners.loss import critic_loss, entropy_bonus, policy_loss
 from lockstep.learners.normalise import RunningReward
 from lockstep.learners.probe import ROWS, Probe
-from lockstep.nets.packing import clip_by_norm
+from lockstep.nets.packing import clipped_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,11 +76,15 @@ class PPO(ActorCritic):
         self._audits_first_pass = (
             config.minibatches * accumulate == 1 and config.precision == "fp32" and not graphs
         )
+        self._clipped_step = clipped_step
+        self._compiled = compile
+        if compile:
+            self._clipped_step = compiled(clipped_step)
+            for name in ("_loss", "_rebuilt"):
+                setattr(self, name, compiled_method(self, name))
         if graphs:
-            captured: dict[str, Any] = {
-                name: Captured(getattr(self, name)) for name in ("_batch", "_replay", "_learn")
-            }
-            vars(self).update(captured)
+            for name in ("_batch", "_replay", "_learn"):
+                setattr(self, name, Captured(getattr(self, name)))
 
     def update(self, rollout: Rollout) -> UpdateStats:
         """Advantages, audit, epochs of minibatches; statistics by member."""
@@ -169,7 +173,12 @@ class PPO(ActorCritic):
         In other precisions than fp32 the batch that comes back judges steps by these log-probs, the
         learner's own, rather than by those that acted.
         """
-        replayed = _by_lane([self._rebuilt(part) for part in batch.parts(self.parts)])
+        if self._compiled and self.parts * self.config.minibatches == 1:
+            with torch.enable_grad():  # the program that learning needs too, so none is made anew
+                parts = [self._loss(batch, count=True).rebuilt]
+        else:
+            parts = [self._rebuilt(part) for part in batch.parts(self.parts)]
+        replayed = _by_lane(parts)
         if self.config.precision != "fp32":
             turn = members_first(self.members)
             batch = batch.with_log_prob({name: turn(x) for name, x in replayed.log_prob.items()})
@@ -237,11 +246,13 @@ class PPO(ActorCritic):
         total: Sequence[Tensor] = ()
         seen = Seen()
         for part in minibatch.parts(self.accumulate):
-            forward = forward or self._loss(part, count=count)
+            # One compiled program serves all epochs; what it counts too often is left out.
+            forward = forward or self._loss(part, count=count or self._compiled)
             gradients = torch.autograd.grad(forward.loss, weights)
             if total:
                 gradients = tuple(a + b for a, b in zip(total, gradients, strict=True))
             total, seen, forward = gradients, seen + forward.seen, None
+        seen = seen if count else seen.uncounted()
         return self.company.sums(total), seen.over(self.company)
 
     def _loss(self, batch: Batch, *, count: bool) -> Forward:
@@ -270,8 +281,7 @@ class PPO(ActorCritic):
         limit = self._per_member("max_grad_norm")
         stats = {}
         for (name, optimizer), gradient in zip(self.optimizers.items(), gradients, strict=True):
-            clipped, norm = clip_by_norm(gradient, limit)
-            optimizer.step(clipped, active)
+            norm = self._clipped_step(optimizer, gradient, limit, active)
             stats[f"train/{name}/grad_norm"] = norm
         return stats
 

@@ -146,6 +146,13 @@ class Adam:
             write(getattr(self, name), state[name], f"Adam's {name}")
 
 
+def clipped_step(optimizer: Adam, gradient: Tensor, limit: Tensor, active: Tensor) -> Tensor:
+    """One step along the gradient `[P, n]`, clipped by norm; the gradient's length `[P]` before."""
+    clipped, norm = clip_by_norm(gradient, limit)
+    optimizer.step(clipped, active)
+    return norm
+
+
 def clip_by_norm(gradient: Tensor, limit: Tensor) -> tuple[Tensor, Tensor]:
     """The gradient `[P, n]` no longer than `limit [P]` for each member, and its length before."""
     norm = torch.linalg.vector_norm(gradient, dim=-1)  # [P]
