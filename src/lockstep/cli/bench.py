@@ -57,6 +57,8 @@ class BenchFlags:
     """Compile the world's step and acting; auto does so where a compiler is found."""
     graphs: bool = True
     """On a GPU, replay collection and updates as CUDA graphs where the world allows it."""
+    kernels: bool = True
+    """On a GPU, use the kernels written for draws, Beta densities and bf16 self-attention."""
     deterministic: bool = False
     """Allow only deterministic kernels."""
     threads: int = 1
@@ -120,7 +122,7 @@ def _to_config(flags: Any) -> TrainConfig:
     """The configuration behind the flags; ValueError where settings contradict."""
     base = preset(flags.world_name, scenario=flags.scenario, learner=flags.learner)
     learner = flags.learner_config
-    how = ("device", "compile", "graphs", "deterministic", "threads", "accumulate")
+    how = ("device", "compile", "graphs", "kernels", "deterministic", "threads", "accumulate")
     return replace(
         base,
         world=flags.world_config,

@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from lockstep.core.actions import Action
-from lockstep.core.special import beta_log_prob_entropy
+from lockstep.core.special import summed_beta_log_prob_entropy
 from lockstep.core.streams import Draw
 
 _EDGE = 1e-6  # actions in (0, 1) stay this far inside, where every log-density is finite
@@ -91,8 +91,7 @@ class Beta:
 
     def log_prob_and_entropy(self, x: Params) -> tuple[PerRow, PerRow]:
         """Both from one evaluation of the gamma functions."""
-        log_prob, entropy = beta_log_prob_entropy(self.alpha, self.beta, _inside(x))  # [*batch, n]
-        return log_prob.sum(dim=-1), entropy.sum(dim=-1)
+        return summed_beta_log_prob_entropy(self.alpha, self.beta, _inside(x))
 
     def kl(self, other: "Beta") -> PerRow:
         """Exact divergence, summed over the numbers."""

@@ -10,11 +10,14 @@ function is left to call: torch's digamma and polygamma are scalar code on a CPU
 """
 
 import math
+from functools import cache
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from lockstep.core import fused
 
 # d(z) = sum of c_k / z^k, k = 1..12. Stirling's own coefficients (1/12, 0, -1/360, ...) diverge
 # at z = 1; these do not. Fitted by Chebyshev interpolation of z^3 d''(z), degree 11 in 1/z on
@@ -36,9 +39,35 @@ _REMAINDER = (
 _REMAINDER_1 = tuple(-k * c for k, c in enumerate(_REMAINDER, start=1))  # d' = sum / z^(k+1)
 _REMAINDER_2 = tuple(k * (k + 1) * c for k, c in enumerate(_REMAINDER, start=1))  # / z^(k+2)
 
+_TABLE = (_REMAINDER, _REMAINDER_1, _REMAINDER_2)
+
 _HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
 
 Reals = Float[Tensor, "*batch"]
+
+
+def summed_beta_log_prob_entropy(
+    alpha: Float[Tensor, "*rows n"], beta: Float[Tensor, "*rows n"], x: Float[Tensor, "*rows n"]
+) -> tuple[Float[Tensor, "*rows"], Float[Tensor, "*rows"]]:
+    """The same as `beta_log_prob_entropy`, summed over the last dim."""
+    if fused.fits(alpha):
+        lead, n = alpha.shape[:-1], alpha.shape[-1]
+        rows = (y.reshape(-1, n) for y in (alpha, beta, x))
+        log_prob, entropy = fused.beta_density(*rows, _table(alpha.device))
+        return log_prob.view(lead), entropy.view(lead)
+    log_prob, entropy = beta_log_prob_entropy(alpha, beta, x)
+    return log_prob.sum(dim=-1), entropy.sum(dim=-1)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch has no types here
+def _table(device: torch.device) -> Tensor:
+    """The coefficients of the three series `[3, 12]`."""
+    return _made_table(device)
+
+
+@cache
+def _made_table(device: torch.device) -> Tensor:
+    return torch.tensor(_TABLE, dtype=torch.float32, device=device)
 
 
 def beta_log_prob_entropy(alpha: Reals, beta: Reals, x: Reals) -> tuple[Reals, Reals]:

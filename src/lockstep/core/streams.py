@@ -13,6 +13,8 @@ import torch
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
+from lockstep.core import fused
+
 # Odd 64-bit constants, written as the signed numbers torch computes with.
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 _MIX_1 = 0xBF58476D1CE4E5B9 - 2**64
@@ -74,7 +76,10 @@ class Streams:
 
     def draw(self, purpose: str) -> "Draw":
         """The numbers for one purpose at the current step; asked twice, the same ones."""
-        return Draw(mix(mix(self.key + self.step * _STEP) + _offset(purpose)))
+        offset = _offset(purpose)
+        if fused.fits(self.key) and not torch.compiler.is_compiling():
+            return Draw(fused.lane_bases(self.key, self.step, offset))
+        return Draw(mix(mix(self.key + self.step * _STEP) + offset))
 
     def state_dict(self) -> dict[str, Tensor]:
         """Keys and counters: all there is."""
@@ -99,6 +104,13 @@ class Draw:
         self._base = base
         self._used = 0
 
+    def _numbers(self, shape: tuple[int, ...], *, normal: bool) -> Float32[Tensor, "L ..."]:
+        """Uniform or normal numbers by the GPU's own kernel."""
+        first, n = self._used + 1, math.prod(shape)
+        self._used += n
+        numbers: Tensor = fused.draw(self._base, n, first, normal)
+        return numbers.view(-1, *shape)
+
     def _counters(self, shape: tuple[int, ...], *, words: int = 1) -> Int64[Tensor, "L ..."]:
         """For each number its first counter; the `words - 1` counters after it are its own too."""
         start, self._used = self._used + 1, self._used + math.prod(shape) * words
@@ -108,10 +120,14 @@ class Draw:
 
     def uniform(self, *shape: int) -> Float32[Tensor, "L ..."]:
         """Uniform numbers in the open interval (0, 1): `[L, *shape]`."""
+        if fused.fits(self._base):
+            return self._numbers(shape, normal=False)
         return _open_unit(_shift(scrambled(self._counters(shape)), 41), bits=23)
 
     def normal(self, *shape: int) -> Float32[Tensor, "L ..."]:
         """Standard normal numbers `[L, *shape]`; none beyond 5.8."""
+        if fused.fits(self._base):
+            return self._numbers(shape, normal=True)
         return _normal(scrambled(self._counters(shape)))
 
     def integers(self, high: int, *shape: int) -> Int64[Tensor, "L ..."]:
@@ -130,6 +146,11 @@ class Draw:
         self, alpha: Float[Tensor, "L ..."], beta: Float[Tensor, "L ..."]
     ) -> Float[Tensor, "L ..."]:
         """Beta(alpha, beta) variates for parameters of at least 1."""
+        if fused.fits(alpha):
+            first, self._used = self._used + 1, self._used + 2 * alpha[0].numel() * _GAMMA_ROUNDS
+            rows = fused.draw_beta(self._base, alpha.flatten(1), beta.flatten(1), first)
+            drawn: Tensor = rows.view_as(alpha)
+            return drawn
         both = self.gamma(torch.stack((alpha, beta), dim=1))  # [L, 2, ...]
         return both[:, 0] / (both[:, 0] + both[:, 1])
 

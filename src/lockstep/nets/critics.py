@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
+from lockstep.core import fused
 from lockstep.core.world import WorldSpec
 from lockstep.nets.layers import Dense, mlp
 
@@ -57,7 +58,11 @@ class AttentionCritic(nn.Module):
         """What each agent gathers from the others: `[B, agents, hidden]`."""
         if encoded.shape[-2] == 1:
             return torch.zeros_like(encoded)  # nobody else is there
-        qkv = self.query_key_value(encoded).unflatten(-1, (3, self.heads, -1))
+        qkv = self.query_key_value(encoded)
+        if fused.attends(qkv, self.heads):
+            gathered: Tensor = fused.attend(qkv, self.heads)
+            return gathered
+        qkv = qkv.unflatten(-1, (3, self.heads, -1))
         q, k, v = qkv.movedim(-3, 0).transpose(-3, -2).unbind(dim=0)  # [B, heads, agents, d]
         bias = self.get_buffer("not_self").to(q.dtype)
         if self.fused:

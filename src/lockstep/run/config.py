@@ -66,6 +66,8 @@ class Execution:
     """Compile the world's step and acting; auto does so where a compiler is found."""
     graphs: bool = True
     """On a GPU, replay collection and updates as CUDA graphs where the world allows it."""
+    kernels: bool = True
+    """On a GPU, use the kernels written for draws, Beta densities and bf16 self-attention."""
     deterministic: bool = False
     """Allow only deterministic kernels, for exact resume on a GPU; costs speed there."""
     threads: int = 1

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from lockstep.collect.synchronous import Collector
+from lockstep.core import fused
 from lockstep.core.company import ALONE, Company
 from lockstep.core.streams import Streams, lane_keys
 from lockstep.core.world import World
@@ -57,11 +58,8 @@ class Trainer:
         self.company = company
         device = company.device(self.config.device)
         lanes = self.config.members * self.config.learner.lanes // company.size
-        # On CUDA a compiled world was seen to differ from the plain one (docs/benchmarks.md).
-        compile_world = self.config.compile == "on" and device.type == "cpu"
-        self.world = worlds.build(
-            self.config.world, lanes=lanes, device=device, compile=compile_world
-        )
+        compile_ = self.config.compile == "on"
+        self.world = worlds.build(self.config.world, lanes=lanes, device=device, compile=compile_)
         graphs = device.type == "cuda" and self.config.graphs and self.world.spec.capturable
         self.learner = learners.build(
             self.config.learner,
@@ -69,7 +67,7 @@ class Trainer:
             seeds=self.config.seeds,
             vary=self.config.varied("learner"),
             device=device,
-            compile=self.config.compile == "on",
+            compile=compile_,
             graphs=graphs and company.size == 1,  # a graph cannot hold what processes exchange
             accumulate=self.config.accumulate,
             company=company,
@@ -78,7 +76,9 @@ class Trainer:
         keys = own_lanes(keys, company, members=self.config.members)
         own_numbers(self.world, self.config)
         self.world.reset(keys)
-        self.collector = Collector(self.world, self.learner, Streams(keys), graphs=graphs)
+        self.collector = Collector(
+            self.world, self.learner, Streams(keys), compile=compile_, graphs=graphs
+        )
         self.rollout = self.learner.rollout()
         self.episodes = Episodes(
             self.world.spec,
@@ -201,7 +201,7 @@ def arithmetic(config: TrainConfig) -> Iterator[None]:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
     try:
-        with threads(config.threads):
+        with threads(config.threads), fused.switched(config.kernels):
             yield
     finally:
         torch.set_float32_matmul_precision(products)
