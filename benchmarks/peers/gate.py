@@ -1,7 +1,7 @@
 """The equality gate: no clock starts for a side whose arithmetic differs."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from benchmarks.peers.report import Record
 from benchmarks.peers.task import Seen, Side, Task
 
 TOLERANCE = 1e-4
+_BITS = 4  # of such a ratio that may differ
 _ROWS = ("log_prob", "entropy", "value", "advantage")
 _NUMBERS = ("loss", "actor_grad_norm", "critic_grad_norm")
 
@@ -29,21 +30,29 @@ class Verdict:
     loss: float
     actor_grad_norm: float
     critic_grad_norm: float
+    rounding: float
+    """What the last bit of the largest log-prob makes of a ratio."""
 
     @property
     def worst(self) -> str:
         """The quantity that is furthest off."""
-        return max((field.name for field in fields(self)), key=lambda name: getattr(self, name))
+        return max((*_ROWS, "ratio", *_NUMBERS), key=self._beyond)
+
+    def _beyond(self, name: str) -> float:
+        # A log-prob of thousands, over as many numbers, has few bits left for a ratio near 1.
+        bits = _BITS * self.rounding if name in ("ratio", "actor_grad_norm") else 0.0
+        gap: float = getattr(self, name)
+        return gap / max(TOLERANCE, bits)
 
     @property
     def passes(self) -> bool:
         """Whether every quantity agrees within the tolerance."""
-        return bool(getattr(self, self.worst) <= TOLERANCE)
+        return self._beyond(self.worst) <= 1.0
 
     @property
     def label(self) -> str:
         """What may be said of the side's arithmetic."""
-        if not any(asdict(self).values()):
+        if not any(getattr(self, name) for name in (*_ROWS, *_NUMBERS)):
             return "identical"
         return "numerically equal" if self.passes else "different"
 
@@ -55,7 +64,8 @@ def judge(side: Seen, reference: Seen) -> Verdict:
         name: _apart(torch.tensor(getattr(side, name)), torch.tensor(getattr(reference, name)))
         for name in _NUMBERS
     }
-    return Verdict(**rows, **numbers, ratio=side.ratio)
+    last_bit = float(reference.log_prob.abs().max()) * torch.finfo(torch.float32).eps
+    return Verdict(**rows, **numbers, ratio=side.ratio, rounding=last_bit)
 
 
 def _apart(a: Tensor, b: Tensor) -> float:
