@@ -114,13 +114,24 @@ def _limits(role: RoleSpec, rollout: Rollout, precision: str) -> dict[str, Tenso
         LOG_PROB_LIMIT[precision],
     )
     value = VALUE_LIMIT[precision]
-    if precision == "fp32":  # what is unlikely comes of large scores, whose last digit is larger
-        log_prob, entropy = (limit * (dims + x.abs()) for x in (rows.log_prob, rows.entropy))
-        return {"log_prob": log_prob, "entropy": entropy, "value": value}
+    if precision == "fp32":
+        # What is unlikely comes of large scores, whose last digit is larger. An entropy is a mean
+        # over all alternatives, most of them unlikely however sure the policy is.
+        nats = sum(part.dims * math.log(part.n) for part in role.action.values() if _counted(part))
+        return {
+            "log_prob": limit * (dims + rows.log_prob.abs()),
+            "entropy": limit * (dims + rows.entropy.abs().clamp(min=nats)),
+            "value": value,
+        }
     # Other precisions round every dimension anew, and independent errors add up by their squares;
     # their limit times 122 dimensions would let anything pass.
     decision = limit * math.sqrt(dims)
     return {"log_prob": decision, "entropy": decision, "value": value}
+
+
+def _counted(part: Part) -> bool:
+    """Whether it chooses among alternatives that can be counted."""
+    return not isinstance(part, Unit)
 
 
 def _outside_support(role: RoleSpec, rollout: Rollout) -> Tensor:
