@@ -41,7 +41,9 @@ class Collector:
         self.memory = {role.name: learner.memory(role.name) for role in world.spec.roles}
         self.starts = torch.ones(world.lanes, dtype=torch.bool, device=world.device)
         plain = Observation.fingerprint
-        self._fingerprint = compiled(plain) if compile else plain
+        # Where every operation is a launch, a program of its own pays; elsewhere it does not.
+        launches = compile and world.device.type == "cuda"
+        self._fingerprint = compiled(plain) if launches else plain
         self._captured = Captured(self._write) if graphs else None
 
     def collect(self, rollout: Rollout, tell: Tell | None = None) -> None:

@@ -17,8 +17,9 @@ def compiled(function: Callable[Args, Result]) -> Callable[Args, Result]:
     world or learner of another shape in the same process would fail, or quietly run in pieces.
     """
     plain = cast(FunctionType, function)
+    code = plain.__code__.replace()
     own = FunctionType(
-        plain.__code__.replace(), plain.__globals__, plain.__name__, plain.__defaults__
+        code, plain.__globals__, plain.__name__, plain.__defaults__, plain.__closure__
     )
     own.__kwdefaults__ = plain.__kwdefaults__
     return torch.compile(own, fullgraph=True, dynamic=False)

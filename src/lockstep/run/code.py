@@ -8,7 +8,19 @@ from pathlib import Path
 import lockstep
 from lockstep.worlds.registry import WorldConfig
 
+_VERSIONS: dict[str, str] = {}  # by the module in which a world's settings are defined
 _SHARED = ("core", "nets", "learners", "collect")
+
+
+def present_code(world: WorldConfig) -> str:
+    """The code version that this process runs: sources are read once.
+
+    A process runs what it has imported, so what is written to its sources later does not count.
+    """
+    module = type(world).__module__
+    if module not in _VERSIONS:
+        _VERSIONS[module] = code_version(world)
+    return _VERSIONS[module]
 
 
 def code_version(world: WorldConfig) -> str:

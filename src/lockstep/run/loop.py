@@ -8,6 +8,7 @@ from lockstep.core.company import ALONE, Company
 from lockstep.errors import BadCheckpoint, BadInput, LockstepError, NotARun, RunExists
 from lockstep.run import checkpoint, manifest, memory, shares, sinks
 from lockstep.run.checkpoint import Counters
+from lockstep.run.code import present_code
 from lockstep.run.config import TrainConfig
 from lockstep.run.fitting import fit
 from lockstep.run.jsonable import Json
@@ -128,7 +129,7 @@ def changes(run: Run, *, accept: bool) -> list[str]:
     """
     before = run.manifest["history"][-1]
     now = {
-        "code": (manifest.code_version(run.config.world), before["code_version"]),
+        "code": (present_code(run.config.world), before["code_version"]),
         "config": (run.config.hash, before["config_hash"]),
     }
     changed = [what for what, (found, was) in now.items() if found != was]

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 import torch
 
 from lockstep.core.world import World
-from lockstep.run.code import code_version as code_version
+from lockstep.run.code import present_code
 from lockstep.run.config import TrainConfig
 from lockstep.run.jsonable import Json
 from lockstep.run.metrics import SCHEMA
@@ -59,7 +59,7 @@ def _event(event: str, config: TrainConfig) -> dict[str, Json]:
         "event": event,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": config.device,
-        "code_version": code_version(config.world),
+        "code_version": present_code(config.world),
         "config_hash": config.hash,
     }
 

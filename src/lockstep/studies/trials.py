@@ -2,12 +2,8 @@
 
 import hashlib
 
-from lockstep.run.code import code_version
+from lockstep.run.code import present_code
 from lockstep.run.config import TrainConfig
-from lockstep.worlds.registry import WorldConfig
-
-_VERSIONS: dict[str, str] = {}
-"""Code versions by the module in which a world's settings are defined."""
 
 
 def trial_id(config: TrainConfig, code: str | None = None) -> str:
@@ -20,14 +16,3 @@ def trial_id(config: TrainConfig, code: str | None = None) -> str:
         raise ValueError(f"a trial must have one member, got {config.members}")
     code = present_code(config.world) if code is None else code
     return hashlib.sha256(f"{config.hash} {code}".encode()).hexdigest()
-
-
-def present_code(world: WorldConfig) -> str:
-    """The code version of a world's trials; its sources are read once in a process.
-
-    A process runs what it has imported, so what is written to its sources later does not count.
-    """
-    module = type(world).__module__
-    if module not in _VERSIONS:
-        _VERSIONS[module] = code_version(world)
-    return _VERSIONS[module]

@@ -6,6 +6,7 @@ import torch
 
 import lockstep
 from lockstep.run import manifest
+from lockstep.run.code import code_version
 from lockstep.run.trainer import Trainer
 from tests import tiny
 
@@ -14,18 +15,18 @@ def test_the_code_version_follows_the_sources_that_decide_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     world = tiny.config().world
-    before = manifest.code_version(world)
-    assert before == manifest.code_version(world)
+    before = code_version(world)
+    assert before == code_version(world)
     copy = tmp_path / "lockstep"
     shutil.copytree(lockstep.__path__[0], copy)
     monkeypatch.setattr(lockstep, "__path__", [str(copy)])
-    assert manifest.code_version(world) == before
+    assert code_version(world) == before
     with (copy / "run" / "loop.py").open("a") as file:
         file.write("# a word\n")
-    assert manifest.code_version(world) == before
+    assert code_version(world) == before
     with (copy / "core" / "world.py").open("a") as file:
         file.write("# a word\n")
-    assert manifest.code_version(world) != before
+    assert code_version(world) != before
 
 
 def test_the_manifest_says_what_the_run_was_made_with():

@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from lockstep.run import loop
+from lockstep.run.code import present_code
 from lockstep.run.config import TrainConfig
 from lockstep.run.rundir import write_atomic, write_json
 from lockstep.studies import store
 from lockstep.studies.packing import packs
 from lockstep.studies.study import Figure, Study, Trial, sweep
-from lockstep.studies.trials import present_code
 from tests import tiny
 
 ENERGY, JAIN = "world/weighted_energy_mu_avg", "world/jain_fairness"
