@@ -128,3 +128,20 @@ def test_the_best_member_is_loaded_and_says_so(run: Path):
     assert ls.load(run, member=1 - best).member == 1 - best
     assert opened.curve("world/weighted_energy").shape == (2, 2)
     assert "finished" in repr(opened)
+
+
+def test_a_scenario_may_be_a_file_and_the_run_keeps_its_settings(tmp_path: Path):
+    file = tmp_path / "village.toml"
+    file.write_text('base = "tiny-4"\nbuilds = 2\n')
+    flags = ["--learner.lanes=2", "--learner.minibatches=1", "--learner.steps=4", "--total-steps=8"]
+    where = [f"--scenario={file}", f"--root={tmp_path}", "--name=file"]
+    assert main(["train", "city-growth", *where, *flags]) == 0
+    kept = ls.Run.open(tmp_path / "file").config
+    assert (kept.scenario, kept.world.builds, kept.world.horizon) == ("village", 2, 8)
+
+
+def test_a_scenario_file_that_is_not_there_is_refused_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["train", "city-growth", f"--scenario={tmp_path / 'none.toml'}"]) == 2
+    assert "none.toml cannot be read" in capsys.readouterr().err

@@ -43,8 +43,9 @@ class BenchFlags:
 
     world_name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="WORLD")]
     """The world to measure; `lockstep worlds` lists them."""
-    scenario: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """Scenario that the world's settings start from; by default the world's first."""
+    scenario: Annotated[str | None, tyro.conf.arg(metavar="NAME|FILE")] = None
+    """Scenario that the world's settings start from, by name or from a TOML or JSON file where the
+    world reads one; by default the world's first."""
     learner: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Learner that the learner's settings start from; by default the world's."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

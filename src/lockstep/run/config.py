@@ -6,10 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
 from lockstep.errors import BadInput, known
 from lockstep.learners.config import LEARNERS, LearnerConfig
+from lockstep.run.documents import is_document, read_scenario
 from lockstep.run.jsonable import Json, decode, encode
 from lockstep.worlds import registry
 from lockstep.worlds.registry import WorldConfig
@@ -296,18 +298,24 @@ def _get(trial: TrainConfig, place: str) -> Any:
 def preset(world: str, *, scenario: str | None = None, learner: str | None = None) -> TrainConfig:
     """The configuration behind three names; UnknownName suggests the nearest.
 
-    The learner is by default the world's, and takes from its own settings those that suit the
-    scenario. Its `total_steps` is the default or one update, whichever is more.
+    A scenario may also be a TOML or JSON file. The learner is by default the world's, and takes
+    from its own settings those that suit the scenario, or for a file the world's first scenario.
+    Its `total_steps` is the default or one update, whichever is more.
     """
     scenarios = registry.scenarios(known("world", world, registry.names()))
-    scenario = next(iter(scenarios)) if scenario is None else scenario
-    world_config = scenarios[known(f"scenario of {world}", scenario, scenarios)]
+    first = next(iter(scenarios))
+    scenario = first if scenario is None else scenario
+    if is_document(scenario):
+        world_config, suits = read_scenario(world, scenario), first
+    else:
+        world_config = scenarios[known(f"scenario of {world}", scenario, scenarios)]
+        suits = scenario
     learner = registry.learner(world) if learner is None else learner
-    learner_config = _suited(LEARNERS[known("learner", learner, LEARNERS)], world, scenario)
+    learner_config = _suited(LEARNERS[known("learner", learner, LEARNERS)], world, suits)
     return TrainConfig(
         world=world_config,
         learner=learner_config,
-        scenario=scenario,
+        scenario=Path(scenario).stem if is_document(scenario) else scenario,
         algorithm=learner,
         total_steps=max(DEFAULT_TOTAL_STEPS, learner_config.lanes * learner_config.steps),
     )

@@ -1,4 +1,4 @@
-"""A compiled update learns what a plain one learns. In a fresh process, as tests patch functions."""
+"""A compiled update learns what a plain one learns; in a fresh process, as tests patch code."""
 
 import subprocess
 import sys
