@@ -32,6 +32,10 @@ class Job:
     """Bytes that it may take on the disk while it goes on, where that is much."""
 
 
+KILLED = -9
+"""Exit code of a process that the system has killed, which it does when memory runs out."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Exit:
     """How a job ended."""
@@ -43,6 +47,8 @@ class Exit:
     process that watched over it, was lost."""
     note: str = ""
     """What its code and its log do not say: how it was lost, for one."""
+    paused: bool = False
+    """Whether it stopped because its time on that machine was over, to be handed in again."""
 
 
 @runtime_checkable
@@ -178,7 +184,7 @@ class Driver:
                     return Outcome(stopped=True)
                 failure = self._look() or self._late()
                 if failure is not None:
-                    self._end(grace=self.limits.grace)
+                    self._end(grace=self.limits.grace, told=failure.name)
                     return Outcome(failure=failure)
         finally:
             if self._running:  # on the way out with an error, such as a second interrupt
@@ -249,9 +255,12 @@ class Driver:
                 return Failure(name=one.job.name, code=None, log=one.job.log, why=why)
         return None
 
-    def _end(self, *, grace: float) -> None:
+    def _end(self, *, grace: float, told: str = "") -> None:
+        """Stops all jobs; what became of the one called `told` has been said."""
         for exit in self.pool.stop(grace=grace):
             del self._running[exit.job.name]
+            if exit.job.name == told:
+                continue
             # One that came to its end before the request reached it is done all the same.
             self._tell("done" if exit.code == 0 else "stopped", exit.job)
 

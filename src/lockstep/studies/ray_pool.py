@@ -11,14 +11,12 @@ from typing import Any
 
 from lockstep.errors import BadInput, needs_extra
 from lockstep.studies import budget
-from lockstep.studies.jobs import Exit, Job
+from lockstep.studies.jobs import KILLED, Exit, Job
 from lockstep.studies.local import carry_out
 from lockstep.studies.worker import FAILED, STOPPED
 
 OBJECTS = 100_000_000
 """Bytes that a local cluster keeps for objects; jobs exchange none."""
-KILLED = -9
-"""Code of a job that Ray killed for want of memory, as if the system had."""
 GRACE = 60.0
 """Seconds in which a job that was asked to stop may write its checkpoint, unless Ray insists."""
 LAST = 10.0

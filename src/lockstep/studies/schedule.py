@@ -17,7 +17,18 @@ from lockstep.run.config import TrainConfig
 from lockstep.run.lock import RunLock
 from lockstep.run.rundir import RunDir, read_json
 from lockstep.studies import worker
-from lockstep.studies.jobs import Again, Driver, Exit, Failure, Job, Limits, OnEvent, Outcome, Pool
+from lockstep.studies.jobs import (
+    KILLED,
+    Again,
+    Driver,
+    Exit,
+    Failure,
+    Job,
+    Limits,
+    OnEvent,
+    Outcome,
+    Pool,
+)
 from lockstep.studies.leavings import Keep, leave, policies
 from lockstep.studies.packing import MAX_MEMBERS, Pack, cost, halves, keeps_replay, packs
 from lockstep.studies.status import HeldRun, held_runs
@@ -38,10 +49,8 @@ _OUT_OF_MEMORY = ("out of memory", "std::bad_alloc", "Cannot allocate memory", "
 _END_BYTES = 4000
 
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
-KILLED = -9
-"""Exit code of a process that the system has killed, which it does when memory runs out."""
 LOSSES = 3
-"""How often a pack may lose its machine before that counts as a failure."""
+"""How often in a row a pack may lose its machine, or its time on it, without a new checkpoint."""
 HEAVY = 0.5
 """A pack is heavy if it costs more than this share of the largest, or keeps a replay."""
 CHECKPOINT_EVERY = 50
@@ -127,7 +136,9 @@ class Scheduler:
         self._lock = RunLock(self.root)
         self._policies = policies(study, settings.keep)
         self._packs: dict[str, Pack] = {}
+        self._attempts: Counter[str] = Counter()
         self._losses: Counter[str] = Counter()
+        self._reached: dict[str, str] = {}
 
     def __enter__(self) -> "Scheduler":
         if self.root.exists():
@@ -220,6 +231,8 @@ class Scheduler:
 
     def _job(self, pack: Pack, *, heavy: bool) -> Job:
         self._packs[pack.name] = pack
+        self._attempts[pack.name] = 1
+        self._reached[pack.name] = self._newest(pack.name)
         settings = self.settings
         rarely = RARELY if keeps_replay(pack.config) else 1
         order = worker.Order(
@@ -251,9 +264,9 @@ class Scheduler:
     def _judge(self, exit: Exit, slots: int) -> Failure | Again | None:
         if exit.code == worker.DONE:
             return self._unfiled(exit)
-        if exit.code is None:
+        if exit.code is None or exit.paused:
             return self._lost(exit)
-        if exit.code in (worker.OUT_OF_MEMORY, KILLED) or _says_memory(exit.job.log):
+        if _ran_out(exit):
             return self._out_of_memory(exit, slots)
         why = "was stopped by somebody else" if exit.code == worker.STOPPED else "failed"
         return _failure(exit, why)
@@ -271,17 +284,33 @@ class Scheduler:
         return Failure(name=exit.job.name, code=exit.code, log=exit.job.log, why=why)
 
     def _lost(self, exit: Exit) -> Failure | Again:
-        self._losses[exit.job.name] += 1
-        if self._losses[exit.job.name] > LOSSES:
-            return _failure(exit, f"lost its machine {LOSSES + 1} times")
-        why = f"its machine was lost ({exit.note}); it goes on from its last checkpoint"
-        return Again(jobs=(exit.job,), why=why)
+        """Anew, as long as that leads on: a time limit may come any number of times."""
+        name, newest = exit.job.name, self._newest(exit.job.name)
+        if newest != self._reached[name]:
+            self._reached[name], self._losses[name] = newest, 0
+        else:
+            self._losses[name] += 1
+        if self._losses[name] > LOSSES:
+            return _failure(exit, f"came to no new checkpoint in {LOSSES + 1} attempts")
+        what = exit.note if exit.paused else f"its machine was lost ({exit.note})"
+        why = f"{what}; it goes on from its last checkpoint"
+        return Again(jobs=(self._anew(exit.job),), why=why)
+
+    def _newest(self, name: str) -> str:
+        """What a pack's newest checkpoint is called; empty before the first one."""
+        pointer = RunDir(runs_in(self.root) / name).checkpoints / "latest"
+        return pointer.read_text() if pointer.is_file() else ""
+
+    def _anew(self, job: Job) -> Job:
+        """The job once more, with a log of its own: an old one would be taken for what it says."""
+        self._attempts[job.name] += 1
+        return replace(job, log=self.logs / f"{job.name}.{self._attempts[job.name]}.log")
 
     def _out_of_memory(self, exit: Exit, slots: int) -> Failure | Again:
         """First fewer at once, then smaller packs."""
         if slots > 1:
             why = f"memory ran out with {slots} at once; half as many from now on"
-            return Again(jobs=(exit.job,), why=why, fewer=True)
+            return Again(jobs=(self._anew(exit.job),), why=why, fewer=True)
         pack = self._packs[exit.job.name]
         if len(pack.trials) == 1:
             return _failure(exit, "has one trial and does not fit into memory")
@@ -334,12 +363,15 @@ def _launch() -> str:
     return f"{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
-def _says_memory(file: Path) -> bool:
-    """Whether a job that ended by itself said at its end that memory ran out.
+def _ran_out(exit: Exit) -> bool:
+    """Whether a job ended for want of memory, by its code or else by the end of its log.
 
-    Not every such end is an exception: allocators also end the process.
+    Not every such end is an exception: allocators also end the process. One that was stopped or
+    refused says what it was doing, which is something else.
     """
-    said = _end_of(file)
+    if exit.code in (worker.OUT_OF_MEMORY, KILLED):
+        return True
+    said = "" if exit.code in (worker.STOPPED, worker.REFUSED) else _end_of(exit.job.log)
     return any(words in said for words in _OUT_OF_MEMORY)
 
 

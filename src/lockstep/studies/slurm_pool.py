@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lockstep.errors import BadInput, needs_extra
-from lockstep.studies.jobs import Exit, Job
+from lockstep.studies.jobs import KILLED, Exit, Job
 from lockstep.studies.local import carry_out
 from lockstep.studies.worker import FAILED, STOPPED
 
@@ -26,14 +26,13 @@ LOOK_EVERY = 1.0
 """Seconds between two looks for the results of jobs, which are files."""
 ASK_EVERY = 5.0
 """Seconds between two questions to Slurm, once jobs were told to stop."""
-KILLED = -9
 
 
 class SlurmPool:
     """Carries out each job as a Slurm job of one task: the process that `LocalPool` would start.
 
-    A job whose time is up, and one whose machine fails, is told as lost: it can be handed in again
-    and goes on from its last checkpoint.
+    A job whose time is up is told as paused, and one whose machine fails as lost: either can be
+    handed in again and goes on from its last checkpoint.
     """
 
     def __init__(
@@ -150,7 +149,7 @@ class SlurmPool:
             return self._unfinished(job, str(handed_in.state), str(error))
         if code == STOPPED:
             note = f"its {self._minutes} minutes were over, or Slurm needed the machine"
-            return Exit(job=job, code=None, note=note)
+            return Exit(job=job, code=code, note=note, paused=True)
         return Exit(job=job, code=code)
 
     def _cancelled(self, name: str) -> Exit:

@@ -24,13 +24,13 @@ def tiny_config(updates: int = 3, **world: float) -> TrainConfig:
     return replace(base, world=replace(base.world, **world))
 
 
-def tiny_study(name: str = "tiny", *, seeds: Sequence[int] = (1, 2)) -> Study:
+def tiny_study(name: str = "tiny", *, seeds: Sequence[int] = (1, 2), updates: int = 3) -> Study:
     """Four kinds of figures: eight points, of which the bars at 50 MHz coincide with the curves."""
-    series = {"K=10": tiny_config(n_users=5), "K=4": tiny_config()}
+    series = {"K=10": tiny_config(updates, n_users=5), "K=4": tiny_config(updates)}
     courses = sweep("courses", series, seeds=seeds)
     band = sweep("band", series, seeds=seeds, axis="world.bandwidth_mhz", values=(30.0, 50.0))
     clock = sweep(
-        "clock", {"K=4": tiny_config()}, seeds=seeds, axis="world.f_max_loc_ghz",
+        "clock", {"K=4": tiny_config(updates)}, seeds=seeds, axis="world.f_max_loc_ghz",
         values=(0.5, 2.0), panel="MU CPU",
     )  # fmt: skip
     return Study(

@@ -132,7 +132,8 @@ def test_a_job_that_takes_too_long_ends_all_within_five_seconds(watched: Watched
     assert outcome.failure is not None
     assert outcome.failure.code is None
     assert "took longer than the timeout of 1 s; its log is" in str(outcome.failure)
-    assert sorted(watched.names("stopped")) == ["other", "slow"]
+    assert len(watched.names("failed")) == 1  # and nothing else is said of that one
+    assert sorted(watched.names("failed") + watched.names("stopped")) == ["other", "slow"]
 
 
 def test_without_a_timeout_a_job_may_take_its_time(watched: Watched):
@@ -200,4 +201,4 @@ def test_nothing_is_left_running_when_the_driver_breaks(watched: Watched, pool: 
     with pytest.raises(RuntimeError, match="a bug"):
         watched.go(watched.job("one"), watched.job("two", LONG), judge=judge, slots=2)
     assert pool.wait(0.0) == []
-    assert pool._running == {}
+    assert pool.stop(grace=0.0) == []

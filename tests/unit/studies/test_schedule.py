@@ -2,8 +2,10 @@
 
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
+from itertools import repeat
 from pathlib import Path
 
 import pytest
@@ -11,11 +13,12 @@ import pytest
 from lockstep.errors import BadInput, RunBusy
 from lockstep.learners.config import LEARNERS
 from lockstep.run import loop
+from lockstep.run.config import TrainConfig
 from lockstep.run.record import Run
 from lockstep.studies import leavings, store, worker
-from lockstep.studies.jobs import Event, Exit, Job, Limits, Outcome
+from lockstep.studies.jobs import KILLED, Event, Exit, Job, Limits, Outcome
 from lockstep.studies.packing import Pack, halves
-from lockstep.studies.schedule import KILLED, LOSSES, Place, Scheduler, Settings
+from lockstep.studies.schedule import LOSSES, Place, Scheduler, Settings
 from lockstep.studies.study import Study, sweep
 from lockstep.studies.worker import Order
 from tests.unit.studies import roots
@@ -39,8 +42,17 @@ def root(trained: Path, tmp_path: Path) -> Path:
 class Machine:
     """A pool whose jobs end as told, one after another: machines cannot be lost to order."""
 
-    def __init__(self, ends: Iterable[int | None] = (), says: str = "") -> None:
-        self.ends, self.says = list(ends), says
+    def __init__(
+        self,
+        ends: Iterable[int | None] = (),
+        says: str | Iterable[str] = "",
+        *,
+        paused: bool = False,
+        meanwhile: Callable[[Job], None] = lambda job: None,
+    ) -> None:
+        """`says` is what the jobs write, `meanwhile` what else they do before an end as told."""
+        self.ends, self.paused, self.meanwhile = list(ends), paused, meanwhile
+        self.says = repeat(says) if isinstance(says, str) else iter(says)
         self.started: list[Job] = []
         self.running: list[Job] = []
 
@@ -51,10 +63,14 @@ class Machine:
     def wait(self, timeout: float) -> list[Exit]:
         job = self.running.pop(0)
         code = self.ends.pop(0) if self.ends else worker.DONE
-        job.log.write_text(self.says)
+        with job.log.open("a") as log:
+            log.write(next(self.says))
         if code == worker.DONE:
             code = worker.carry_out(Order.read(Path(job.command[-1])))
-        return [Exit(job=job, code=code, note="" if code is not None else "node-7 is gone")]
+            return [Exit(job=job, code=code)]
+        self.meanwhile(job)
+        note = "its hour is over" if self.paused else "node-7 is gone" if code is None else ""
+        return [Exit(job=job, code=code, note=note, paused=self.paused)]
 
     def stop(self, *, grace: float) -> list[Exit]:
         ended = [Exit(job=job, code=worker.STOPPED) for job in self.running]
@@ -80,19 +96,25 @@ def one_pack(study: Study) -> Study:
     return Study(name="tiny", figures=(roots.figure("band", "bars", points, (roots.ENERGY,)),))
 
 
-def begun(root: Path, pack: Pack, updates: int = 1) -> None:
-    """A run of the pack that stopped before its end."""
-    short = replace(pack.config, checkpoint_every=1)
+class Stopped(KeyboardInterrupt):
+    """The end of a process that did not come to its own."""
 
-    class Stopped(KeyboardInterrupt):
-        pass
+
+def a_moment(config: TrainConfig, folder: Path) -> None:
+    """One more update of a run, or its first one."""
+    first = partial(loop.train, replace(config, checkpoint_every=1), folder)
+    go = partial(loop.resume, folder, checkpoint_every=1) if folder.exists() else first
 
     def stop(progress: loop.Progress) -> None:
-        if progress.update == updates:
-            raise Stopped
+        raise Stopped
 
     with pytest.raises(Stopped):
-        loop.train(short, store.runs_in(root) / pack.name, on_update=stop)
+        go(on_update=stop)
+
+
+def begun(root: Path, pack: Pack) -> None:
+    """A run of the pack that stopped before its end."""
+    a_moment(pack.config, store.runs_in(root) / pack.name)
 
 
 def test_every_trial_is_trained_and_filed_once(study: Study, tmp_path: Path):
@@ -185,7 +207,36 @@ def test_a_pack_whose_machine_is_lost_is_started_again_a_few_times(study: Study,
     machine = Machine([None] * (LOSSES + 1))
     outcome, _ = carried_out(one_pack(study), tmp_path / "other", machine)
     assert outcome.failure is not None
-    assert outcome.failure.why == "lost its machine 4 times: node-7 is gone"
+    assert outcome.failure.why == "came to no new checkpoint in 4 attempts: node-7 is gone"
+
+
+@pytest.mark.parametrize(("code", "paused"), [(worker.STOPPED, True), (None, False)])
+def test_a_pack_that_leads_on_is_started_again_as_often_as_it_takes(
+    code: int | None, paused: bool, tmp_path: Path
+):
+    """As one that takes longer than the time that a cluster gives it."""
+    root, study = tmp_path / "root", one_pack(roots.tiny_study(updates=LOSSES + 4))
+
+    def learn(job: Job) -> None:
+        order = Order.read(Path(job.command[-1]))
+        a_moment(order.config, store.runs_in(root) / order.name)
+
+    machine = Machine([code] * (LOSSES + 2), paused=paused, meanwhile=learn)
+    outcome, events = carried_out(study, root, machine)
+    assert outcome == Outcome()
+    texts = [event.text for event in events if event.kind == "again"]
+    told = "its hour is over" if paused else "its machine was lost (node-7 is gone)"
+    assert texts == [f"{told}; it goes on from its last checkpoint"] * (LOSSES + 2)
+
+
+def test_a_pack_whose_time_never_suffices_for_a_checkpoint_is_a_failure(
+    study: Study, tmp_path: Path
+):
+    machine = Machine([worker.STOPPED] * 9, paused=True)
+    outcome, _ = carried_out(one_pack(study), tmp_path / "root", machine)
+    assert outcome.failure is not None
+    assert outcome.failure.why == "came to no new checkpoint in 4 attempts: its hour is over"
+    assert len(machine.started) == LOSSES + 1
 
 
 @pytest.mark.parametrize("code", [KILLED, worker.OUT_OF_MEMORY])
@@ -214,6 +265,29 @@ def test_words_about_memory_in_the_log_count_as_well(study: Study, tmp_path: Pat
     outcome, events = carried_out(one_pack(study), tmp_path / "root", machine)
     assert outcome == Outcome()
     assert any("memory ran out" in event.text for event in events)
+
+
+def test_words_about_memory_in_the_log_of_an_earlier_attempt_do_not_count(
+    study: Study, tmp_path: Path
+):
+    machine = Machine([worker.OUT_OF_MEMORY, 1], says=["CUDA out of memory\n", "a bug\n"])
+    outcome, _ = carried_out(one_pack(study), tmp_path / "root", machine, slots=2)
+    first, second = machine.started
+    assert (first.name, first.log) != (second.name, second.log)
+    assert second.log.name == f"{first.name}.2.log"
+    assert outcome.failure is not None
+    assert outcome.failure.why == "failed: a bug"
+    assert outcome.failure.log == second.log
+
+
+def test_words_about_memory_of_a_job_that_was_stopped_or_refused_do_not_count(
+    study: Study, tmp_path: Path
+):
+    for code, why in ((worker.STOPPED, "was stopped by somebody else"), (worker.REFUSED, "failed")):
+        machine = Machine([code], says="checkpoint after one was out of memory\n")
+        outcome, _ = carried_out(one_pack(study), tmp_path / str(code), machine)
+        assert outcome.failure is not None
+        assert outcome.failure.why.startswith(why)
 
 
 def test_a_pack_that_did_not_fit_is_not_tried_whole_again(study: Study, tmp_path: Path):

@@ -102,7 +102,7 @@ def test_a_job_that_stopped_because_its_time_was_up_can_be_handed_in_again(
 ):
     pool.start(job(f"exit {worker.STOPPED}", tmp_path))
     exit = end_of(pool)
-    assert exit.code is None
+    assert (exit.code, exit.paused) == (worker.STOPPED, True)
     assert exit.note == "its 60 minutes were over, or Slurm needed the machine"
 
 
@@ -120,7 +120,7 @@ def test_notice_that_time_is_nearly_over_is_left_to_the_command(pool: SlurmPool,
     for process in (attendant, command):
         os.kill(process, signal.SIGUSR2)
     exit = end_of(pool)
-    assert exit.code is None
+    assert exit.paused
     assert "noticed" in log.read_text()
 
 
