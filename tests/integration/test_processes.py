@@ -99,3 +99,5 @@ def test_a_run_of_one_process_is_resumed_by_two(tmp_path: Path):
     assert done.returncode == 0, done.stderr
     whole_run = Run.open(tmp_path / "runs" / "whole")
     torch.testing.assert_close(state(run), state(whole_run), **TIGHT, equal_nan=True)
+    again = lockstep("resume", str(run.folder), processes=2, root=tmp_path)
+    assert again.returncode == 0, again.stderr

@@ -66,7 +66,10 @@ def train(
 
 def follow(company: Company) -> None:
     """Trains beside the first process, which has the folder and says what is to be trained."""
-    config, start = company.told(None)
+    asked = company.told(None)
+    if asked is None:
+        return  # there is nothing to do
+    config, start = asked
     with arithmetic(config), stop_on_signals() as stopped:
         trainer = Trainer(config, company=company)
         company.agreed(lambda: False)()  # ready

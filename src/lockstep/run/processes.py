@@ -22,6 +22,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from lockstep.core.company import Company
 from lockstep.errors import AuditFailure, BadInput, LockstepError
+from lockstep.run import memory
 
 TIMEOUT = timedelta(minutes=10)
 """How long a process waits for the others, who may be writing a checkpoint."""
@@ -80,6 +81,7 @@ class Processes(Company):
         self.index, self.size, self._local = index, size, local
         self._store = store
         self._heard: Failure | None = None
+        self._has_told = False
 
     def device(self, kind: str) -> torch.device:
         """The GPU of this process's number on its machine, or the CPU."""
@@ -126,9 +128,15 @@ class Processes(Company):
 
     def told(self, word: Any) -> Any:
         """The `word` of the first process; what the others give does not matter."""
+        self._has_told = True
         words = [_on_cpu(word) if self.index == 0 else None]
         self._exchange(lambda: dist.broadcast_object_list(words, src=0))
         return words[0]
+
+    def dismiss(self) -> None:
+        """Tells the others that there is nothing to do, if they were told nothing yet."""
+        if not self._has_told:
+            self.told(None)
 
     def gathered(self, thing: Any) -> list[Any]:
         """Every process's `thing`, tensors on the CPU; the first gets them, the others nothing."""
@@ -144,6 +152,8 @@ class Processes(Company):
         try:
             action()
         except RuntimeError as broken:
+            if memory.ran_out(broken):
+                raise  # this one's own trouble
             raise self._why(broken) from broken
 
     def _why(self, broken: RuntimeError) -> BaseException:
