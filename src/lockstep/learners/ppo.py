@@ -208,14 +208,14 @@ class PPO(ActorCritic):
                 roles = minibatch.roles
                 kl = torch.stack([seen.means[f"train/{name}/approx_kl"] for name in roles]).amax(0)
                 seen.peaks["train/max_kl"] = kl
-                if config.kl_stop_minibatch is not None:
+                if self._limited("kl_stop_minibatch"):
                     in_epoch = in_epoch & (kl <= self._per_member("kl_stop_minibatch"))
                 seen.means |= self._step(gradients, in_epoch)
                 tally.add(seen, in_epoch)
                 epoch_kl += torch.where(in_epoch, kl, 0.0)
                 epoch_taken += in_epoch
             stopped += epoch_taken < config.minibatches
-            if config.kl_stop_update is not None:
+            if self._limited("kl_stop_update"):
                 limit = self._per_member("kl_stop_update")
                 learning = learning & (epoch_kl <= limit * epoch_taken.clamp(min=1))
         return {
@@ -225,6 +225,10 @@ class PPO(ActorCritic):
             "train/lr_actor": self.optimizers[self.spec.roles[0].name].lr,
             "train/lr_critic": self.optimizers[CRITIC].lr,
         }
+
+    def _limited(self, setting: str) -> bool:
+        """Whether a limit is set, for all members or for each its own."""
+        return setting in self._varied or getattr(self.config, setting) is not None
 
     def _minibatches(self, batch: Batch) -> list[Batch]:
         n = self.config.minibatches

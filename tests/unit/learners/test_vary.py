@@ -41,14 +41,25 @@ def test_every_number_that_may_vary_is_tried_here():
     assert set(NUMBERS) == set(PPOConfig.variable)
 
 
+def test_no_setting_is_looked_at_before_it_is_known_whether_members_differ_in_it():
+    unset = [name for name in PPOConfig.variable if getattr(PPOConfig(), name) is None]
+    assert unset == ["discount", "value_clip", "kl_stop_minibatch", "kl_stop_update"]
+    for name in unset:
+        learn_alone_and_together(name, replace(CONFIG, **dict.fromkeys(unset)))
+
+
 @pytest.mark.parametrize("name", NUMBERS)
 def test_members_with_a_number_of_their_own_learn_what_they_learn_alone(name: str):
+    learn_alone_and_together(name, CONFIG)
+
+
+def learn_alone_and_together(name: str, config: PPOConfig) -> None:
     double, vary = torch.float64, {name: NUMBERS[name]}
-    pack, *rest = assemble(world, CONFIG, SEEDS, dtype=double, vary=vary)
+    pack, *rest = assemble(world, config, SEEDS, dtype=double, vary=vary)
     train(pack, *rest, updates=3)
     ends = []
     for member, number in enumerate(NUMBERS[name]):
-        alone, *rest = assemble(world, replace(CONFIG, **{name: number}), [3], dtype=double)
+        alone, *rest = assemble(world, replace(config, **{name: number}), [3], dtype=double)
         train(alone, *rest, updates=3)
         for network, p in alone.packs.items():
             ours = pack.packs[network].weights[member]
