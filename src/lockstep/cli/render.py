@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
         pictures.check(path)
     policy: Policy
     if flags.policy is None:
-        member = run.best_member() if flags.member is None else flags.member
+        member = run.best_comparable() if flags.member is None else flags.member
         policy = load(run, member=member)
     else:
         member = flags.member or 0

@@ -120,7 +120,7 @@ def load(
     run = run if isinstance(run, Run) else Run.open(run)
     why = ""
     if member is None:
-        member = run.best_member()
+        member = run.best_comparable()
         why = f", best of {run.config.members} by world/{run.objective}"
     seed = run.config.member(member).seeds[0]
     label = f"{run.config.algorithm} member {member} (seed {seed}{why})"

@@ -90,14 +90,15 @@ def _measure(config: TrainConfig, seconds: float, world_lanes: int | None, say: 
 
 
 def _build_world(config: TrainConfig, lanes: int) -> World:
-    compiles = config.compile == "on" and config.device == "cpu"  # as the trainer does
+    compiles = config.compile == "on"
     return registry.build(config.world, lanes=lanes, device=config.device, compile=compiles)
 
 
 def _path(config: TrainConfig, world: World) -> str:
     """How the trainer of this configuration computes, in words."""
     graphs = config.graphs and config.device == "cuda" and world.spec.capturable
-    words = {"compiled": config.compile == "on", "graphs": graphs}
+    kernels = config.kernels and config.device == "cuda"
+    words = {"compiled": config.compile == "on", "graphs": graphs, "kernels": kernels}
     return " and ".join(word for word, used in words.items() if used) or "plain"
 
 

@@ -69,8 +69,8 @@ class Board:
         each = members <= MOST_MEMBERS
         self._members = [log(config.member_name(i)) for i in range(config.members)] if each else []
         self._mean = log("mean") if members > 1 else None
-        clip = getattr(config.learner, "clip_ratio", None)
-        self._constants: Scalars = [] if clip is None else [("train/clip_range", float(clip))]
+        clip = None if "clip_ratio" in config.varied("learner") else _clip(config)
+        self._constants: Scalars = [] if clip is None else [("train/clip_range", clip)]
         self._keys: tuple[str, ...] = ()
         self._tags: tuple[Tag, ...] = ()
         self._logs = [*self._members, *([self._mean] if self._mean else [])]
@@ -174,3 +174,8 @@ def _scalars(found: Iterable[Tag], values: Sequence[Number]) -> Scalars:
         if x - x == 0:  # finite
             scalars.append((name, x))
     return scalars
+
+
+def _clip(config: TrainConfig) -> float | None:
+    clip = getattr(config.learner, "clip_ratio", None)
+    return None if clip is None else float(clip)

@@ -244,8 +244,11 @@ def variable(config: TrainConfig) -> list[str]:
 def crossed(config: TrainConfig, grid: Mapping[str, Sequence[float]]) -> TrainConfig:
     """A pack of every combination of the numbers in `grid`, each with every seed of `config`."""
     names = [known("setting in which members may differ", n, variable(config)) for n in grid]
+    for name, values in grid.items():
+        if not values:
+            raise BadInput(f"grid must give {name} at least one number, got none")
     members = list(itertools.product(*grid.values(), config.seeds))
-    *columns, seeds = zip(*members, strict=True) if members else ((),) * (len(names) + 1)
+    *columns, seeds = zip(*members, strict=True)
     vary = dict(zip(names, columns, strict=True))
     return replace(config, seeds=tuple(map(int, seeds)), vary=vary)
 
@@ -349,11 +352,14 @@ def parse_seeds(text: str, *, first: int = 0) -> tuple[int, ...]:
 
 def parse_grid(texts: Sequence[str]) -> dict[str, tuple[float, ...]]:
     """`learner.lr_actor=1e-4,3e-4` to that setting's numbers; `-` in a name may stand for `_`."""
-    grid = {}
+    grid: dict[str, tuple[float, ...]] = {}
     for text in texts:
         name, _, values = text.partition("=")
+        name = name.replace("-", "_")
+        if name in grid:
+            raise BadInput(f"grid must name a setting once, got {name} twice; join its numbers")
         try:
-            grid[name.replace("-", "_")] = tuple(float(x) for x in values.split(","))
+            grid[name] = tuple(float(x) for x in values.split(","))
         except ValueError as error:
             raise BadInput(
                 f"grid must be settings with numbers such as learner.lr_actor=1e-4,3e-4, "

@@ -92,6 +92,16 @@ class Run:
         tail = self.objective_sign * tail_mean(self.curve(f"world/{self.objective}"))  # [P]
         return int(np.argmin(np.where(np.isnan(tail), math.inf, tail)))
 
+    def best_comparable(self) -> int:
+        """The same, where members live in one world; BadInput where the easiest would win."""
+        if varied := self.config.varied("world"):
+            raise BadInput(
+                f"the best member of {self.folder} cannot be told, since they live in different "
+                f"worlds: they vary {', '.join(varied)}; name one with --member, or take one out "
+                f"with `lockstep resume {self.folder} --member K`"
+            )
+        return self.best_member()
+
     def __repr__(self) -> str:
         state = "finished" if self.finished else "unfinished"
         seeds = ", ".join(map(str, self.config.seeds))

@@ -172,3 +172,18 @@ def test_the_notebook_way_takes_a_grid_too():
     )
     assert trainer.config.members == 4
     assert all(math.isfinite(x) for x in trainer.update()["train/value_loss"].tolist())
+
+
+def test_a_setting_is_given_once_in_a_grid_and_with_a_number():
+    with pytest.raises(BadInput, match=r"grid must name a setting once, got learner\.lr_actor"):
+        parse_grid(["learner.lr_actor=1e-4", "learner.lr-actor=3e-4,1e-3"])
+    with pytest.raises(BadInput, match=r"grid must give learner\.lr_actor at least one number"):
+        crossed(tiny.config(), {"learner.lr_actor": ()})
+
+
+def test_members_of_different_worlds_have_no_best_one(tmp_path: Path):
+    config = crossed(tiny.config(updates=1), {"world.bandwidth_mhz": (30.0, 70.0)})
+    run = loop.train(config, tmp_path / "run")
+    with pytest.raises(BadInput, match="they vary bandwidth_mhz; name one with --member"):
+        ls.load(run)
+    assert ls.load(run, member=1).label
