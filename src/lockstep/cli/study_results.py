@@ -113,23 +113,19 @@ def aggregate(argv: Sequence[str]) -> int:
 
 def figures(argv: Sequence[str]) -> int:
     """Draws."""
-    from lockstep.studies.figures import draw
+    from lockstep.studies.figures import Request, draw
 
     flags = parse(FigureFlags, argv, verb="study figures", description=FIGURES)
     study, root = flags.load()
-    made = draw(
-        study,
-        root,
-        flags.out or root / "figures",
-        only=flags.only,
+    asked = Request(
         allow_missing=flags.allow_missing,
         overlay_paper=flags.overlay_paper,
         spread=flags.spread,
-        fig13_mode=flags.fig13_mode,
-        fig13_seed=flags.fig13_seed,
-        formats=flags.formats,
+        mode=flags.fig13_mode,
+        seed=flags.fig13_seed,
     )
-    for file in made:
+    out = flags.out or root / "figures"
+    for file in draw(study, root, out, asked, only=flags.only, formats=flags.formats):
         print(file)
     return 0
 

@@ -127,16 +127,15 @@ def logs_in(root: Path) -> Path:
 
 
 def write_study(root: Path, study: Study) -> None:
-    """Writes in `root` which study it belongs to; BadInput if it belongs to another one.
+    """Writes in `root` which study it belongs to; BadInput if it belongs to another, or to none.
 
     A study may grow and its code may change: what decides is its name and its grid.
     """
     told = _told(study)
-    at = root / "study.json"
-    if at.is_file():
+    if root.exists():
         check_study(root, study)
-    at.parent.mkdir(parents=True, exist_ok=True)
-    write_json(at, told)
+    root.mkdir(parents=True, exist_ok=True)
+    write_json(root / "study.json", told)
 
 
 def check_study(root: Path, study: Study) -> None:
@@ -194,7 +193,7 @@ def file_pack(root: Path, pack: str, run: Run) -> list[str]:
             id=trial_id(config, codes[0]),
             config=config,
             code_version=codes[0],
-            tail={name: _tail(curve, told["tail_updates"]) for name, curve in own.items()},
+            tail={name: mean_of_tail(curve, told["tail_updates"]) for name, curve in own.items()},
             tail_updates=told["tail_updates"],
             updates=told["updates"],
             pack=pack,
@@ -229,9 +228,9 @@ def read_curves(root: Path, id: str) -> dict[str, Curve]:
         data = read_json(file)
     except NotARun as error:
         raise CorruptTrial(file, str(error)) from error
-    if not isinstance(data, dict) or data.get("id") != id or not isinstance(data["curves"], dict):
+    curves = data.get("curves") if isinstance(data, dict) and data.get("id") == id else None
+    if not isinstance(curves, dict):
         raise CorruptTrial(file, f"it does not hold the curves of trial {id[:12]}")
-    curves: dict[str, Curve] = data["curves"]
     return curves
 
 
@@ -275,7 +274,8 @@ def _curves(run: Run) -> dict[str, list[Curve]]:
     return {name: by_member(table, name).tolist() for name in kept}
 
 
-def _tail(curve: Curve, updates: int) -> float | None:
+def mean_of_tail(curve: Curve, updates: int) -> float | None:
+    """The mean over the last updates; None where no number is among them."""
     told = [x for x in curve[-updates:] if x is not None and math.isfinite(x)]
     return math.fsum(told) / len(told) if told else None
 

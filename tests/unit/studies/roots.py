@@ -76,7 +76,7 @@ def file(trial: Trial, root: Path, curves: dict[str, store.Curve], code: str = "
     code = code or present_code(trial.config.world)
     id = store.trial_id(trial.config, code)
     updates = len(next(iter(curves.values()), []))
-    tail = {name: store._tail(curve, 20) for name, curve in curves.items()}
+    tail = {name: store.mean_of_tail(curve, 20) for name, curve in curves.items()}
     summary = store.Summary(
         id=id, config=trial.config, code_version=code, tail=tail, tail_updates=min(20, updates),
         updates=updates, pack="pack", member=0, members=1, seconds=1.0,

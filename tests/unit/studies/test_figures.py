@@ -29,6 +29,7 @@ from lockstep.studies.study import Study
 from tests.unit.studies import roots
 
 FLIGHTS, PNG = ("flights",), ("png",)
+SCRIPTED = Request(mode="heuristic")
 DECLARED = """
 from tests.unit.studies import roots
 
@@ -237,7 +238,7 @@ def test_every_file_carries_the_digest_of_its_study(study: Study, trained: Path,
 
 def test_every_file_of_the_papers_study_is_small(short: tuple[Study, Path], tmp_path: Path):
     large = ("fig3", "fig13")
-    made = draw(*short, tmp_path, only=large, fig13_mode="heuristic", overlay_paper=True)
+    made = draw(*short, tmp_path, Request(mode="heuristic", overlay_paper=True), only=large)
     assert {file.stem for file in made} == set(large)
     assert max(file.stat().st_size for file in made) < 200_000
 
@@ -296,7 +297,7 @@ def test_the_papers_values_are_dashed(short: tuple[Study, Path]):
 
 def test_a_study_of_ones_own_has_nothing_of_the_paper(study: Study, trained: Path, tmp_path: Path):
     with pytest.raises(BadInput, match="needs figures with values of the paper, got band of tiny"):
-        draw(study, trained, tmp_path, only=("band",), overlay_paper=True)
+        draw(study, trained, tmp_path, Request(overlay_paper=True), only=("band",))
 
 
 def test_an_unknown_figure_or_format_is_refused(study: Study, trained: Path, tmp_path: Path):
@@ -318,7 +319,7 @@ def test_flights_of_equal_seeds_are_equal_files_and_of_others_not(
     study: Study, trained: Path, tmp_path: Path
 ):
     files = [
-        draw(study, trained, tmp_path / str(i), only=FLIGHTS, fig13_seed=seed, formats=PNG)[0]
+        draw(study, trained, tmp_path / str(i), Request(seed=seed), only=FLIGHTS, formats=PNG)[0]
         for i, seed in enumerate((5, 5, 6))
     ]
     first, again, other = map(digest, files)
@@ -330,7 +331,7 @@ def test_trained_policies_fly_otherwise_than_the_script(
 ):
     ways = {
         mode: digest(
-            draw(study, trained, tmp_path / mode, only=FLIGHTS, fig13_mode=mode, formats=PNG)[0]
+            draw(study, trained, tmp_path / mode, Request(mode=mode), only=FLIGHTS, formats=PNG)[0]
         )
         for mode in ("trained", "heuristic")
     }
@@ -338,16 +339,31 @@ def test_trained_policies_fly_otherwise_than_the_script(
 
 
 def test_the_script_needs_no_training(study: Study, tmp_path: Path):
-    made = draw(study, tmp_path / "none", tmp_path, only=FLIGHTS, fig13_mode="heuristic")
+    made = draw(study, tmp_path / "none", tmp_path, SCRIPTED, only=FLIGHTS)
     assert [file.name for file in made] == ["flights.png", "flights.pdf"]
 
 
-def test_what_is_flown_before_any_training_leaves_room_for_it(study: Study, tmp_path: Path):
-    root = tmp_path / "root"
-    draw(study, root, root / "figures", only=FLIGHTS, fig13_mode="heuristic", formats=PNG)
+@pytest.mark.parametrize("absolute", [(), ("root",), ("out",)])
+@pytest.mark.parametrize("inside", ["figures", "a/b", ""])
+def test_what_is_flown_before_any_training_leaves_room_for_it(
+    inside: str, absolute: tuple[str, ...], study: Study, tmp_path: Path, monkeypatch
+):
+    """However its folder is named."""
+    monkeypatch.chdir(tmp_path)
+    root, out = Path("root"), Path("root") / inside
+    root = root.absolute() if "root" in absolute else root
+    out = out.absolute() if "out" in absolute else out
+    draw(study, root, out, SCRIPTED, only=FLIGHTS, formats=PNG)
     store.check_study(root, study)
     with pytest.raises(BadInput, match="holds a study of name 'tiny'"):
         store.check_study(root, roots.tiny_study("other"))
+
+
+def test_a_folder_of_something_else_is_not_made_a_root(study: Study, tmp_path: Path):
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(BadInput, match="holds something else and no study"):
+        draw(study, tmp_path, tmp_path / "figures", SCRIPTED, only=FLIGHTS, formats=PNG)
+    assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_bars_need_an_axis(study: Study, trained: Path, tmp_path: Path):
@@ -371,7 +387,8 @@ def test_a_flight_whose_policy_is_gone_is_refused_or_left_out(
     with pytest.raises(Unusable, match=r"courses K=4, seed 1: .* was not kept"):
         draw(study, copy, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    draw(study, copy, tmp_path / "out", only=("band", "flights"), allow_missing=True, formats=PNG)
+    lenient = Request(allow_missing=True)
+    draw(study, copy, tmp_path / "out", lenient, only=("band", "flights"), formats=PNG)
     assert "flights is left out" in caplog.text
     assert not (tmp_path / "out" / "flights.png").exists()
 

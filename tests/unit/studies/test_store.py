@@ -119,6 +119,9 @@ def test_curves_of_another_trial_are_not_trusted(root: Path, study: Study, trial
     shutil.copy(store.trials_in(root) / other.hash / store.CURVES, file)
     with pytest.raises(CorruptTrial, match="does not hold the curves of trial"):
         read_curves(root, trial.hash)
+    write_json(file, {"format": store.FORMAT, "id": trial.hash})
+    with pytest.raises(CorruptTrial, match="does not hold the curves of trial"):
+        read_curves(root, trial.hash)
     file.unlink()
     with pytest.raises(CorruptTrial, match="cannot be used"):
         read_curves(root, trial.hash)
@@ -175,6 +178,9 @@ def test_a_folder_with_something_else_is_no_root(tmp_path: Path, study: Study):
     (tmp_path / "thesis.tex").write_text("")
     with pytest.raises(BadInput, match="holds something else and no study"):
         store.check_study(tmp_path, study)
+    with pytest.raises(BadInput, match="holds something else and no study"):
+        store.write_study(tmp_path, study)
+    assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
     with pytest.raises(BadInput, match=r"there is no study in .*; start it with `lockstep study"):
         store.check_study(tmp_path / "gone", study)
 

@@ -47,23 +47,22 @@ class Request:
     """Where users walk and UAVs start in a figure of flights."""
 
 
+PLAIN = Request()
+
+
 def draw(
     study: Study,
     root: Path,
     out: Path,
+    asked: Request = PLAIN,
     *,
     only: Sequence[str] = (),
-    allow_missing: bool = False,
-    overlay_paper: bool = False,
-    spread: Spread = "std",
-    fig13_mode: Mode = "trained",
-    fig13_seed: int = FLIGHT_SEED,
     formats: Sequence[str] = FORMATS,
 ) -> list[Path]:
     """Draws the figures `only`, or all, into the folder `out`; the files that were written.
 
     Unusable lists every trial that is missing, stale, damaged or of mixed code; nothing is written
-    then. With `allow_missing` these are left out, and so are figures of which nothing is left.
+    then. With `asked.allow_missing` these are left out, and so are figures that then have nothing.
     """
     for name in only:
         known(f"figure of {study.name}", name, [figure.name for figure in study.figures])
@@ -73,15 +72,9 @@ def draw(
         raise BadInput(f"--formats must name one of {', '.join(FORMATS)} at least, got none")
     if out.exists() and not out.is_dir():
         raise BadInput(f"--out must be a folder, got the file {out}")
-    asked = Request(
-        allow_missing=allow_missing,
-        overlay_paper=overlay_paper,
-        spread=spread,
-        mode=fig13_mode,
-        seed=fig13_seed,
-    )
     shown = [figure for figure in study.figures if not only or figure.name in only]
-    if overlay_paper and not any(paper.has_readings(study.name, figure.name) for figure in shown):
+    read = any(paper.has_readings(study.name, figure.name) for figure in shown)
+    if asked.overlay_paper and not read:
         names = ", ".join(figure.name for figure in shown)
         raise BadInput(
             f"--overlay-paper needs figures with values of the paper, got {names} of {study.name}; "
@@ -91,7 +84,7 @@ def draw(
     with needs_extra("study"):
         import matplotlib  # noqa: F401
     pictures = _pictures(study, root, shown, asked, formats)
-    if root in out.parents:
+    if out.resolve().is_relative_to(root.resolve()):
         write_study(root, study)  # the script may fly before anything is trained
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
