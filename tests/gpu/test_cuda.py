@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from lockstep.collect.synchronous import Collector
+from lockstep.core.actions import Observation
+from lockstep.core.programs import compiled
 from lockstep.core.streams import Streams, lane_keys
 from lockstep.learners.config import PPOConfig
 from lockstep.learners.ppo import PPO
@@ -132,3 +134,14 @@ def test_graphs_replay_what_eager_calls_compute(config):
 def test_a_pack_of_one_trains_with_fused_attention():
     _, _, stats = trained("cuda", seeds=(0,), graphs=True)
     assert torch.isfinite(stats[-1]["train/value_loss"]).all()
+
+
+def test_equal_rows_have_equal_fingerprints_on_both_devices_and_compiled():
+    world = UavMec(SCENARIOS["demo"], lanes=3)
+    world.reset(lane_keys([0], lanes=3))
+    for role in world.spec.roles:
+        obs = world.observe(role.name)
+        there = obs.map(lambda x: x.cuda())
+        expected = obs.fingerprint()
+        assert torch.equal(there.fingerprint().cpu(), expected)
+        assert torch.equal(compiled(Observation.fingerprint)(there).cpu(), expected)

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from lockstep.core.streams import mix, scrambled
+from lockstep.core.streams import scrambled
 
 Action: TypeAlias = dict[str, Tensor]
 """One decision per agent: part name to `[L, A, n]` numbers (Unit), `[L, A]` integers (a choice) or
@@ -202,14 +202,20 @@ class Observation:
         write_all((x[index], fresh[name], name) for name, x in stored.items())
 
     def fingerprint(self) -> Tensor:
-        """A 64-bit checksum of each agent's row, `[L, A]`: equal rows give equal sums anywhere.
+        """A checksum of each agent's row, `[L, A]`: equal rows give equal sums anywhere.
 
-        Every word is scrambled together with its place before the sum, so that no pattern of bits
-        makes up for another, as the sets of choices {0, 3} and {1, 2} would in a plain sum.
+        The sum of products of two words, each moved by a random word of its place (NH of Black,
+        Halevi, Krawczyk, Krovetz and Rogaway 1999): whatever bits two rows differ in, one choice of
+        random words in 2^32 gives them the same sum.
         """
         lead = self.acts.ndim
         word = torch.cat([_words(x, lead) for x in self.tensors().values()], dim=-1)  # [L, A, n]
-        return mix(word + _places(word.shape[-1], word.device)).sum(dim=-1)
+        if word.shape[-1] % 2:
+            word = torch.nn.functional.pad(word, (0, 1))
+        word = word + _places(word.shape[-1], word.device)
+        one, other = word.to(torch.int64).chunk(2, dim=-1)
+        checksum: Tensor = (one * other).sum(dim=-1)
+        return checksum
 
 
 def _difference(declared: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:
@@ -262,34 +268,16 @@ def _places(count: int, device: torch.device) -> Tensor:
 
 @cache
 def _drawn_places(count: int, device: torch.device) -> Tensor:
-    return scrambled(torch.arange(1, count + 1, device=device))
+    return scrambled(torch.arange(1, count + 1, device=device)).to(torch.int32)
+
+
+_SAME_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def _words(x: Tensor, lead: int) -> Tensor:
-    """The bits of x over all but its first `lead` dims as 64-bit words, the last filled with 0."""
-    row = x.unsqueeze(-1).flatten(lead)  # [..., n]
-    each = 8 // x.element_size()  # numbers in a word
-    missing = -row.shape[-1] % each
-    if missing:
-        row = torch.nn.functional.pad(row, (0, missing))
-    if torch.compiler.is_compiling():
-        return _packed(row, each)
-    if row.storage_offset() % each:
-        row = row.clone()  # words begin on their boundaries
-    return row.contiguous().view(torch.int64)
-
-
-def _packed(row: Tensor, each: int) -> Tensor:
-    """The words `[..., n / each]` of a row `[..., n]`, put together by arithmetic.
-
-    They are those of a little-endian machine, which reads them as they lie; a compiler cannot.
-    """
-    bits = 64 // each
-    whole = {1: torch.int64, 2: torch.int32, 4: torch.int16, 8: torch.uint8}[each]
-    row = row.to(torch.uint8) if row.dtype == torch.bool else row
-    number = row.view(whole).to(torch.int64)
-    if each > 1:
-        number = number & ((1 << bits) - 1)
-    shift = torch.arange(0, 64, bits, device=row.device)
-    word: Tensor = (number.unflatten(-1, (-1, each)) << shift).sum(dim=-1)
-    return word
+    """The bits of x over all but its first `lead` dims as words of 32, `[..., n]`."""
+    row = x.unsqueeze(-1).flatten(lead)
+    bits = row if row.dtype == torch.bool else row.view(_SAME_SIZE[row.element_size()])
+    if bits.dtype == torch.int64:
+        bits = torch.cat((bits, bits >> 32), dim=-1)
+    return bits.to(torch.int32)  # of a longer number the last 32 bits
