@@ -2,7 +2,6 @@
 
 import difflib
 import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +13,7 @@ from lockstep.cli.study_flags import StudyFlags
 from lockstep.run.jsonable import Json
 from lockstep.run.watching import span
 from lockstep.studies.packing import MAX_MEMBERS
-from lockstep.studies.plan import Plan, plan as planned
+from lockstep.studies.plan import CPU, GPU, Plan, plan as planned
 from lockstep.studies.status import counts, status as look
 from lockstep.studies.store import check_study
 
@@ -67,7 +66,8 @@ class PlanFlags(StudyFlags):
     """The flags of `study plan`."""
 
     rate: float | None = None
-    """Environment steps of all members per second; by default as measured from finished packs."""
+    """Environment steps of all members per second, the same for every pack; by default as measured
+    from finished packs, and before the first one what is typical."""
     max_members: int = MAX_MEMBERS
     """Most trials that are trained side by side in one pack; the default is that of a GPU."""
     json: bool = False
@@ -114,7 +114,8 @@ def plan(argv: Sequence[str]) -> int:
         print_json(made.to_json())
         return 0
     console = _console()
-    asked = Table("figure", title=" ".join(filter(None, (study.name, study.grid))))
+    _say(console, " ".join(filter(None, (study.name, study.grid, "smoke" * study.smoke))))
+    asked = Table("figure")
     asked.add_column("runs", justify="right")
     for name, runs in made.asked.items():
         asked.add_row(name, str(runs))
@@ -122,15 +123,19 @@ def plan(argv: Sequence[str]) -> int:
     console.print(asked)
     if made.packs:
         console.print(_packs(made))
-    seconds = made.seconds
-    time = f"about {span(seconds)} one after another" if seconds is not None else "unknown"
-    why = f" ({made.rate.source})" if made.rate else ": give --rate, or train a pack first"
     _say(
         console,
         f"{made.runs} runs, {made.distinct} distinct, {made.done} done; {len(made.packs)} packs, "
-        f"{made.steps:,} steps to train; time {time}{why}",
+        f"{made.steps:,} steps to train; time {_time(made)}",
     )
     return 0
+
+
+def _time(made: Plan) -> str:
+    if made.rate is not None and made.seconds is not None:
+        return f"about {span(made.seconds)} one after another ({made.rate.source})"
+    places = (f"{span(made.seconds_at(rate))} on {rate.source}" for rate in (GPU, CPU))
+    return f"about {', '.join(places)} (typical; give --rate, or train a pack first)"
 
 
 def run(argv: Sequence[str]) -> int:
@@ -208,18 +213,20 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
 
 
 def _packs(made: Plan) -> Table:
-    """Packs of one learner, number of members and time in a row."""
-    rows: Counter[tuple[str, int, int, str]] = Counter()
+    """Packs of one learner and number of members in a row."""
+    rate = made.rate or GPU
+    rows: dict[tuple[str, int, int], list[float]] = {}
     for pack in made.packs:
-        time = span(made.rate.seconds(pack)) if made.rate else ""
-        rows[pack.config.algorithm, len(pack.trials), pack.steps, time] += 1
+        kind = pack.config.algorithm, len(pack.trials), pack.steps
+        rows.setdefault(kind, []).append(rate.seconds(pack))
     table = Table()
     table.add_column("packs", justify="right")
     table.add_column("learner")
-    for heading in ("members", "steps of each", "time of each"):
+    time_of = "time of all" if made.rate else f"time of all on {rate.source}"
+    for heading in ("members", "steps of each", time_of):
         table.add_column(heading, justify="right")
-    for (learner, members, steps, time), count in rows.items():
-        table.add_row(str(count), learner, str(members), f"{steps:,}", time)
+    for (learner, members, steps), times in rows.items():
+        table.add_row(str(len(times)), learner, str(members), f"{steps:,}", span(sum(times)))
     return table
 
 

@@ -61,8 +61,8 @@ class RunFlags(StudyFlags):
     max_members: int = 0
     """Most trials that are trained side by side in one pack; 0 takes 48, and 3 on the CPU."""
     max_heavy: int = 0
-    """Of the packs that cost more than half of the largest or keep a replay, so many at once; 0
-    sets no limit."""
+    """Of the packs that are more than half as large as the largest or keep a replay, so many at
+    once; 0 sets no limit."""
     timeout: float = 0.0
     """Seconds that a pack may take; 0 sets no limit."""
     stop_after: float = 0.0

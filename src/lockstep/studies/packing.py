@@ -17,6 +17,8 @@ MAX_MEMBERS_CPU = 3
 MAX_REPLAYS = 5
 """Members of a pack of learners that keep a replay: each takes about a gigabyte, in memory and in
 every checkpoint."""
+LENGTHS = {"n_slots", "n_steps"}
+"""Settings of worlds that say how long an episode is, and not how much there is in a step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,12 +32,17 @@ class Pack:
     config: TrainConfig
     """Settings of the run."""
     cost: float
-    """Environment steps of all members times the size of their world; for comparing packs."""
+    """What training it takes, for comparing packs; see `cost`."""
 
     @property
     def steps(self) -> int:
         """Environment steps of all members."""
         return sum(trial.config.total_steps for trial in self.trials)
+
+    @property
+    def size(self) -> int:
+        """How much it is at a time: the sizes of its members' worlds together."""
+        return len(self.trials) * _size(self.config.world)
 
 
 def packs(trials: Iterable[Trial], *, max_members: int = MAX_MEMBERS) -> list[Pack]:
@@ -83,15 +90,27 @@ def keeps_replay(config: TrainConfig) -> bool:
 
 
 def cost(config: TrainConfig) -> float:
-    """Steps of a run times the size of its world: a rough measure, for comparing runs."""
-    return float(config.members * config.total_steps * _size(config.world))
+    """How often a run's networks look at something, and at how much: a rough measure of time.
+
+    That is steps times the size of the world, once to make the step and then as often as it is
+    learned from.
+    """
+    passes = 1.0 + _learned(config.learner)
+    return config.members * config.total_steps * _size(config.world) * passes
+
+
+def _learned(learner: object) -> float:
+    """Rows that are learned from for each environment step: epochs, or draws from a replay."""
+    draws = getattr(learner, "batch", 0) * getattr(learner, "updates_per_step", 0.0)
+    return float(getattr(learner, "epochs", 0) + draws)
 
 
 def _size(world: object) -> int:
     """How much a step of the world has to do, as far as its settings say: how many of what."""
     if not is_dataclass(world):
         return 1
-    counts = [getattr(world, field.name) for field in fields(world) if field.name.startswith("n_")]
+    names = {field.name for field in fields(world) if field.name.startswith("n_")} - LENGTHS
+    counts = [getattr(world, name) for name in names]
     return max(1, sum(count for count in counts if isinstance(count, int)))
 
 

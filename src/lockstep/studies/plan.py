@@ -22,6 +22,8 @@ class Rate:
     """Environment steps of all members per second, the same for every pack; None if measured."""
     cost_per_s: Mapping[str, float] | None = None
     """Measured cost per second for each learner; under the empty name that of all together."""
+    update_s: float = 0.0
+    """What an update takes beyond that, however small the pack is."""
 
     def seconds(self, pack: Pack) -> float:
         """Time to train a pack."""
@@ -29,7 +31,14 @@ class Rate:
             assert self.steps_per_s is not None
             return pack.steps / self.steps_per_s
         known = self.cost_per_s
-        return pack.cost / known.get(pack.config.algorithm, known[""])
+        launched = pack.config.updates * self.update_s
+        return launched + pack.cost / known.get(pack.config.algorithm, known[""])
+
+
+GPU = Rate(source="one H200", cost_per_s={"": 16e6}, update_s=0.075)
+"""As benchmarks have it for AB-MAPPO in the UAV paper's scene: graphs, nothing compiled."""
+CPU = Rate(source="one CPU thread", cost_per_s={"": 50e3})
+"""The same, for a member alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +73,11 @@ class Plan:
     @property
     def seconds(self) -> float | None:
         """Time to train all packs one after another."""
-        return None if self.rate is None else sum(map(self.rate.seconds, self.packs))
+        return None if self.rate is None else self.seconds_at(self.rate)
+
+    def seconds_at(self, rate: Rate) -> float:
+        """Time to train all packs one after another, if they are trained so fast."""
+        return sum(map(rate.seconds, self.packs))
 
     def to_json(self) -> Json:
         """Everything, for programs."""
@@ -80,6 +93,7 @@ class Plan:
             "steps": self.steps,
             "seconds": self.seconds,
             "rate": self.rate.source if self.rate else None,
+            "typical_seconds": {rate.source: self.seconds_at(rate) for rate in (GPU, CPU)},
             "packs": [
                 {
                     "name": pack.name,

@@ -52,7 +52,7 @@ Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 LOSSES = 3
 """How often in a row a pack may lose its machine, or its time on it, without a new checkpoint."""
 HEAVY = 0.5
-"""A pack is heavy if it costs more than this share of the largest, or keeps a replay."""
+"""A pack is heavy if its size is more than this share of the largest, or it keeps a replay."""
 CHECKPOINT_EVERY = 50
 """Updates between checkpoints: what a pack loses at most when it is killed, not stopped."""
 REPLAY_ROOM = 3e9
@@ -205,9 +205,9 @@ class Scheduler:
 
     def jobs(self, work: Work) -> list[Job]:
         """A job for each pack, with its order written."""
-        largest = max((pack.cost for pack in work.packs), default=0.0)
+        largest = max((pack.size for pack in work.packs), default=0)
         return [
-            self._job(pack, heavy=pack.cost > HEAVY * largest or keeps_replay(pack.config))
+            self._job(pack, heavy=pack.size > HEAVY * largest or keeps_replay(pack.config))
             for pack in work.packs
         ]
 

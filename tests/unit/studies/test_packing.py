@@ -63,12 +63,29 @@ def test_the_costliest_pack_comes_first():
     assert [pack.cost for pack in made] == sorted((pack.cost for pack in made), reverse=True)
 
 
-def test_learners_with_a_replay_have_small_packs():
-    off_policy = replace(LEARNERS["maddpg"], lanes=2, steps=6)
-    many = [
-        Trial(config=replace(t.config, learner=off_policy, algorithm="maddpg"), series="M")
-        for t in trials(seeds=tuple(range(6)))
+def trained_by(learner: str, of: list[Trial]) -> list[Trial]:
+    other = replace(LEARNERS[learner], lanes=2, steps=6)
+    return [
+        Trial(config=replace(t.config, learner=other, algorithm=learner), series="M") for t in of
     ]
+
+
+def test_what_a_learner_makes_of_a_step_is_part_of_the_cost():
+    """Five epochs and the step itself; 256 rows of the replay for each step; the step alone."""
+    per_step = {}
+    for learner in ("ab-mappo", "maddpg", "randomized"):
+        (pack,) = packs(trained_by(learner, trials()))
+        per_step[learner] = pack.cost / (pack.steps * (4 + 2))  # users and UAVs
+    assert per_step == {"ab-mappo": 6.0, "maddpg": 257.0, "randomized": 1.0}
+
+
+def test_the_size_of_a_pack_is_that_of_all_its_worlds():
+    (small,), (large,) = packs(trials(seeds=(1,))), packs(trials(n_users=8))
+    assert (small.size, large.size) == (2 * (4 + 2), 4 * (8 + 2))
+
+
+def test_learners_with_a_replay_have_small_packs():
+    many = trained_by("maddpg", trials(seeds=tuple(range(6))))
     sizes = [len(pack.trials) for pack in packs(many)]
     assert sum(sizes) == 12
     assert max(sizes) <= MAX_REPLAYS

@@ -1,13 +1,16 @@
 """What is to be trained, and how long that takes."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from lockstep.cli import main
 from lockstep.errors import BadInput
-from lockstep.studies.plan import plan
+from lockstep.studies.packing import cost, packs
+from lockstep.studies.plan import CPU, GPU, plan
 from lockstep.studies.uav_paper import study as uav_paper
 from tests.unit.studies import roots
 
@@ -39,6 +42,23 @@ def test_without_a_rate_and_without_results_the_time_is_not_known(tmp_path: Path
     assert plan(roots.tiny_study(), root=tmp_path).seconds is None
 
 
+def test_what_is_typical_agrees_with_what_was_measured_of_single_packs():
+    """Of AB-MAPPO in the paper's scene; docs/benchmarks.md has the measurements."""
+    base = uav_paper(seeds=tuple(range(64))).figure("fig4").points[0].trials
+    for members, rate in ((1, 3_480), (8, 13_852), (32, 30_470), (64, 37_799)):
+        (pack,) = packs(base[:members], max_members=64)
+        assert pack.steps / GPU.seconds(pack) == pytest.approx(rate, rel=0.3)
+    (alone,) = packs(base[:1])
+    assert alone.steps / CPU.seconds(alone) == pytest.approx(119, rel=0.1)
+
+
+def test_a_plan_without_a_rate_says_what_is_typical(capsys: pytest.CaptureFixture[str]):
+    assert main(["study", "plan", "uav-paper"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert "60 packs, 37,920,000 steps to train; time about " in last
+    assert re.search(r"about [\d.]+ min on one H200, [\d.]+ d on one CPU thread \(typical", last)
+
+
 def test_what_has_a_result_is_left_out(tmp_path: Path):
     study = roots.tiny_study()
     done = list(study.distinct().values())[:3]
@@ -57,8 +77,6 @@ def test_the_rate_is_measured_from_finished_packs(tmp_path: Path):
     assert made.rate is not None
     assert made.rate.source == "measured from 1 finished pack"
     whole = sum(pack.cost for pack in made.packs)
-    from lockstep.studies.packing import cost
-
     assert made.seconds == pytest.approx(whole / cost(trial.config))
 
 

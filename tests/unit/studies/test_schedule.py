@@ -336,12 +336,21 @@ def test_every_launch_has_a_folder_of_logs_of_its_own(study: Study, tmp_path: Pa
 
 
 def test_a_pack_is_heavy_beside_smaller_ones(study: Study, tmp_path: Path):
-    with Scheduler(study, tmp_path / "root", Settings(max_members=6)) as scheduler:
+    """Whatever its learner makes of each step: room is what heavy packs lack."""
+    idle = replace(LEARNERS["randomized"], lanes=2, steps=6)
+    config = replace(roots.tiny_config(n_users=40), learner=idle, algorithm="randomized")
+    crowd = sweep("crowd", {"R": config}, seeds=(1, 2, 3))
+    mixed = Study(
+        name="m",
+        figures=(*study.figures, roots.figure("crowd", "curves", crowd, (roots.ENERGY,))),
+    )
+    with Scheduler(mixed, tmp_path / "root", Settings(max_members=6)) as scheduler:
         work = scheduler.work()
         jobs = scheduler.jobs(work)
-    largest = max(pack.cost for pack in work.packs)
-    assert [job.heavy for job in jobs] == [pack.cost > largest / 2 for pack in work.packs]
-    assert jobs[0].heavy
+    sizes = {job.name: pack.size for job, pack in zip(jobs, work.packs, strict=True)}
+    assert max(sizes.values()) == 3 * 42
+    assert [job.name for job in jobs if job.heavy] == [n for n, s in sizes.items() if s > 3 * 21]
+    assert not jobs[0].heavy  # the costliest is a small one
 
 
 def test_members_with_a_replay_need_room_on_the_disk(study: Study, tmp_path: Path):
