@@ -1,12 +1,16 @@
 """Every number and switch of the city-growth world; tables of them are in `catalogue`."""
 
-import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, Literal
 
 from lockstep.worlds.city_growth.ground import Hub, LandConfig, MapConfig
-from lockstep.worlds.city_growth.parties import AgentConfig, BuildingType, require
+from lockstep.worlds.city_growth.parties import (
+    AgentConfig,
+    BuildingType,
+    require,
+    require_finite,
+)
 
 __all__ = [
     "AgentConfig",
@@ -52,8 +56,8 @@ class RewardConfig:
     """Part of every reward that all agents receive in equal shares; their sum stays the same."""
 
     def __post_init__(self) -> None:
-        require(self.scale > 0 and math.isfinite(self.scale), "scale", "must be positive",
-                 self.scale)  # fmt: skip
+        require_finite(self)
+        require(self.scale > 0, "scale", "must be positive", self.scale)
         require(0 <= self.shared <= 1, "shared", "must lie in 0..1", self.shared)
         require(self.lifetime >= 1, "lifetime", "must be at least 1 month", self.lifetime)
         if self.tail_months and self.kind == "npv":
@@ -162,12 +166,13 @@ class CityConfig:
     """Whether agents also see a picture of 5 x 50 x 50 (feature `raster`)."""
 
     def __post_init__(self) -> None:
+        require_finite(self)
         for name in ("horizon", "period", "builds", "max_candidates"):
             require(getattr(self, name) >= 1, name, "must be at least 1", getattr(self, name))
         for name in ("start_share", "debt_penalty", "interest", "grant", "credit", "deep_debt",
                       "bankrupt_at", "rent_share", "cluster_px"):  # fmt: skip
             value = getattr(self, name)
-            require(value >= 0 and math.isfinite(value), name, "must not be negative", value)
+            require(value >= 0, name, "must not be negative", value)
         for name in ("river_half_m", "rent_px"):
             require(getattr(self, name) > 0, name, "must be positive", getattr(self, name))
         require(self.near_zone_px <= self.mid_zone_px, "near_zone_px",

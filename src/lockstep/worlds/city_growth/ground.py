@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from lockstep.worlds.city_growth.parties import require
+from lockstep.worlds.city_growth.parties import require, require_finite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +22,9 @@ class Hub:
     """Place in pixels; negative lets the generator choose."""
     y: float = -1.0
     """Place in pixels; negative lets the generator choose."""
+
+    def __post_init__(self) -> None:
+        require_finite(self, "of a hub")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +65,7 @@ class MapConfig:
     """The river of a map given by hand, as points of its line; empty means no river."""
 
     def __post_init__(self) -> None:
+        require_finite(self)
         for field in ("width", "height", "n_slots", "n_maps", "adjacency_k"):
             require(getattr(self, field) >= 1, field, "must be at least 1", getattr(self, field))
         for field in ("metres_per_px", "river_buffer_px", "adjacency_px"):
@@ -144,10 +148,13 @@ class LandConfig:
     """Spacing of the grid on which the maxima are taken when the field is kept at slots."""
 
     def __post_init__(self) -> None:
+        require_finite(self)
         require(0 <= self.inertia < 1, "inertia", "must lie in 0..1, below 1", self.inertia)
         require(0 <= self.floor < 1, "floor", "must lie in 0..1, below 1", self.floor)
         require(self.coarse_px >= 1, "coarse_px", "must be at least 1", self.coarse_px)
-        for field in ("hub_sigma_px", "core_sigma_px", "road_sigma_px", "river_gamma_px"):
+        require(self.hub_rise >= 1, "hub_rise", "must be at least 1 month", self.hub_rise)
+        for field in ("hub_sigma_px", "core_sigma_px", "road_sigma_px", "river_gamma_px",
+                      "building_sigma_px"):  # fmt: skip
             require(getattr(self, field) > 0, field, "must be positive", getattr(self, field))
         weights = (self.hub_weight, self.road_weight, self.river_weight, self.building_weight)
         require(min(weights) >= 0 and sum(weights) > 0, "weights of the land price",

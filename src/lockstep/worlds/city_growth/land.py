@@ -36,7 +36,8 @@ def hub_strength(month: int, land: LandConfig) -> float:
     share = (month - land.hub_from) / land.hub_rise
     if share >= 1.0:
         return 1.0
-    rise = 1.0 / (1.0 + math.exp(-land.hub_steepness * (share - 0.5)))
+    steep = -land.hub_steepness * (share - 0.5)
+    rise = 1.0 / (1.0 + math.exp(min(steep, 700.0)))  # beyond, exp would overflow
     return land.hub_first_strength + (1.0 - land.hub_first_strength) * rise
 
 

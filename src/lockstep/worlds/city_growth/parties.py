@@ -1,13 +1,30 @@
-"""Who builds, and what: agents, building types and the check that all settings share."""
+"""Who builds, and what: agents, building types and the checks that all settings share."""
 
-from dataclasses import dataclass
-from typing import Literal
+import math
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 
 def require(holds: bool, name: str, rule: str, got: object) -> None:
     """Refuses a setting in one sentence."""
     if not holds:
         raise ValueError(f"{name} {rule}, got {got}")
+
+
+def require_finite(settings: Any, where: str = "") -> None:
+    """Refuses a dataclass in which a number is none or infinite; `where` says of what it is."""
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        name = f"{field.name} {where}".rstrip()
+        for number in _numbers(value):
+            require(math.isfinite(number), name, "must be finite", number)
+
+
+def _numbers(value: Any) -> list[float]:
+    """The real numbers in a setting, those in its lists as well."""
+    if isinstance(value, tuple):
+        return [number for item in value for number in _numbers(item)]
+    return [value] if isinstance(value, float) else []
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +56,7 @@ class BuildingType:
 
     def __post_init__(self) -> None:
         where = f"of building type {self.name!r}"
+        require_finite(self, where)
         require(bool(self.name), f"name {where}", "must not be empty", "an empty name")
         for field in ("cost", "revenue", "opex"):
             value = getattr(self, field)
@@ -81,6 +99,7 @@ class AgentConfig:
 
     def __post_init__(self) -> None:
         where = f"of agent {self.name!r}"
+        require_finite(self, where)
         names = [kind.name for kind in self.types]
         require(bool(names), f"types {where}", "must name at least one", "none")
         require(len(set(names)) == len(names), f"types {where}", "must differ by name", names)

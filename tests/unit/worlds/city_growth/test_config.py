@@ -1,6 +1,8 @@
 """A scenario is one validated document; what contradicts itself is refused by name."""
 
-from dataclasses import replace
+import math
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import pytest
@@ -94,6 +96,8 @@ def test_a_document_with_a_mistake_is_refused_with_its_place(text: str, message:
         (lambda: LandConfig(floor=1.0), "floor must lie in 0..1, below 1, got 1.0"),
         (lambda: LandConfig(coarse_px=0), "coarse_px must be at least 1, got 0"),
         (lambda: LandConfig(hub_sigma_px=0.0), "hub_sigma_px must be positive, got 0.0"),
+        (lambda: LandConfig(building_sigma_px=0.0), "building_sigma_px must be positive, got 0.0"),
+        (lambda: LandConfig(hub_rise=0), "hub_rise must be at least 1 month, got 0"),
         (lambda: LandConfig(hub_weight=-1.0), "weights of the land price must not be negative"),
         (lambda: RewardConfig(scale=0.0), "scale must be positive, got 0.0"),
         (lambda: RewardConfig(shared=1.5), "shared must lie in 0..1, got 1.5"),
@@ -131,6 +135,40 @@ def test_a_document_with_a_mistake_is_refused_with_its_place(text: str, message:
 def test_a_setting_that_cannot_hold_is_refused_by_name(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def _numbers(settings: Any) -> Iterator[tuple[str, Any]]:
+    """Each setting that holds numbers, and the settings with one of them replaced."""
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if isinstance(value, float):
+            yield field.name, lambda x, name=field.name: replace(settings, **{name: x})
+        elif isinstance(value, tuple) and value and isinstance(value[0], float):
+            yield (
+                field.name,
+                lambda x, name=field.name, v=value: replace(settings, **{name: (x, *v[1:])}),
+            )
+
+
+EVERY_KIND = (DEFAULT, DEFAULT.map, DEFAULT.land, DEFAULT.reward, IND, PLAIN, Hub())
+
+
+@pytest.mark.parametrize("settings", EVERY_KIND, ids=lambda x: type(x).__name__)
+def test_a_number_that_is_none_or_infinite_is_refused_wherever_it_stands(settings: Any) -> None:
+    assert is_dataclass(settings)
+    found = list(_numbers(settings))
+    assert found
+    for name, changed in found:
+        for number in (math.nan, math.inf, -math.inf):
+            with pytest.raises(ValueError, match=rf"^{name}( of .*)? must be finite, got "):
+                changed(number)
+
+
+def test_a_number_in_a_list_of_lists_is_looked_at_too() -> None:
+    with pytest.raises(ValueError, match="slots must be finite, got nan"):
+        replace(TINY_4.map, slots=((1.0, 1.0, math.nan, 3),))
+    with pytest.raises(ValueError, match="river_line must be finite, got inf"):
+        replace(TINY_4.map, river_line=((0.0, math.inf), (1.0, 1.0)))
 
 
 def test_agents_of_one_pool_share_a_ledger() -> None:

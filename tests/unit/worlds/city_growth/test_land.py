@@ -32,6 +32,12 @@ def test_hubs_sleep_then_rise_along_a_logistic() -> None:
     assert strength == sorted(strength)
 
 
+def test_the_steepest_logistic_is_a_step() -> None:
+    steep = replace(LAND, hub_steepness=1e9)
+    strength = [land.hub_strength(month, steep) for month in (6, 7, 9, 10, 11, 13)]
+    assert strength == pytest.approx([0.0, 0.7, 0.7, 0.85, 1.0, 1.0])
+
+
 def test_spreads_grow_towards_their_cap() -> None:
     assert land.spread_px(0, 16.0, 0.03, 2.0) == 16.0
     assert land.spread_px(10, 16.0, 0.03, 2.0) == pytest.approx(16.0 * (2.0 - math.exp(-0.3)))

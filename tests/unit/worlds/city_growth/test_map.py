@@ -108,6 +108,8 @@ def test_each_rule_of_adjacency_does_what_it_says() -> None:
     four = neighbours(xy, "grid4", reach_px=1.0, k=1)
     assert four[0].nonzero()[0].tolist() == [1, 3]  # not the diagonal
     assert not four[5].any()
+    wide = neighbours(np.array([[0.0, 0.0], [1.0, 1.0], [2.0, 0.0]]), "grid4", reach_px=2.0, k=1)
+    assert wide[0].nonzero()[0].tolist() == [2]  # as many pixels away, but not along an axis
     near = neighbours(xy, "radius", reach_px=1.5, k=1)
     assert near[0].nonzero()[0].tolist() == [1, 3, 4]
     one = neighbours(xy, "knn", reach_px=1.0, k=1)
