@@ -106,6 +106,37 @@ def test_a_run_may_sample_and_may_play_another_scenario(
     assert other["solvers"][0]["decisions"] == 8 * scenarios("city-growth")["tiny-4"].horizon
 
 
+def test_a_run_builds_as_often_as_the_scenario_it_plays_allows(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """It was trained with one build a turn."""
+    (tmp_path / "three.toml").write_text('base = "tiny-9"\nbuilds = 3\n')
+    flags = ["city-growth", f"--scenario={tmp_path / 'three.toml'}", "--scenarios=1"]
+    answer(capsys, *flags, f"--solvers={run}", "--stochastic", f"--out={tmp_path / 'out'}")
+    with (tmp_path / "out/tiny/scenario-0/actions.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["order"] for row in rows if row["month"] != "total"} == {"1", "2", "3"}
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ("", "cannot play here, .* it lacks weights of ind, weights of edu"),
+        (
+            'base = "tiny-9"\n[[agents]]\nname = "council"\nstart_money = 9\n'
+            'types = [{ name = "A", cost = 1, revenue = 1, opex = 0 }]',
+            r"features are not those .*: weights of council must be float32 of shape",
+        ),
+    ],
+)
+def test_a_run_that_does_not_fit_the_scenario_is_refused(
+    run: Path, tmp_path: Path, document: str, message: str
+):
+    (tmp_path / "other.toml").write_text(document)
+    with pytest.raises(BadInput, match=message):
+        verb.main(["city-growth", f"--solvers=npv,{run}", f"--scenario={tmp_path / 'other.toml'}"])
+
+
 def test_the_table_says_what_the_json_says(capsys: pytest.CaptureFixture[str]):
     assert verb.main([*CITY, "--solvers=skip,npv"]) == 0
     text = capsys.readouterr().out

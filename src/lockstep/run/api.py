@@ -17,7 +17,7 @@ from lockstep.learners.config import LEARNERS, LearnerConfig
 from lockstep.run import checkpoint, loop
 from lockstep.run.config import TrainConfig, crossed, parse_seeds, preset
 from lockstep.run.evaluate import EVALUATION_SEED, Evaluation, evaluate as _evaluate
-from lockstep.run.fitting import fit
+from lockstep.run.fitting import Misfit, fit
 from lockstep.run.manifest import config_hashes
 from lockstep.run.policy import HeuristicPolicy, LearnedPolicy, Policy
 from lockstep.run.record import Run
@@ -115,8 +115,13 @@ def load(
     member: int | None = None,
     pointer: str = "latest",
     device: str = "cpu",
+    world: WorldConfig | None = None,
 ) -> LearnedPolicy:
-    """The policy of one member of a run: `member`, or the best by the run's objective."""
+    """The policy of one member of a run: `member`, or the best by the run's objective.
+
+    `world` are the settings it is to play under, where they are not the run's own: with more builds
+    a turn it makes more, and weights that do not fit are refused.
+    """
     run = run if isinstance(run, Run) else Run.open(run)
     why = ""
     if member is None:
@@ -126,6 +131,8 @@ def load(
     label = f"{run.config.algorithm} member {member} (seed {seed}{why})"
     log.info("loaded %s from %s", label, run.folder)
     learner = _restored(run, pointer=pointer, device=device)
+    if world is not None and world != run.config.world:
+        learner = _moved(learner, run, world)
     return LearnedPolicy(learner, member=member, label=label)
 
 
@@ -170,11 +177,8 @@ def _restored(run: Run, *, pointer: str, device: str) -> Learner:
     step = checkpoint.pointed(run.dir.checkpoints, known("checkpoint", pointer, ("latest", "best")))
     if step is None:
         raise BadInput(f"{run.folder} has no checkpoint yet; let it train further")
-    place, config = torch.device(device), run.config
-    spec = worlds.build(config.world, lanes=1, device=place, compile=False).spec
-    learner = learners.build(
-        config.learner, spec, seeds=config.seeds, vary=config.varied("learner"), device=place
-    )
+    place = torch.device(device)
+    learner = _fresh(run.config, run.config.world, place)
     owners = config_hashes(run.manifest)
     _, state = checkpoint.load(run.dir.checkpoints, step, device=place, owner=owners)
     try:
@@ -184,3 +188,36 @@ def _restored(run: Run, *, pointer: str, device: str) -> Learner:
             run.dir.checkpoints / f"{step}.pt", f"does not fit the run's learner: {misfit}"
         ) from misfit
     return learner
+
+
+def _fresh(config: TrainConfig, world: WorldConfig, device: torch.device) -> Learner:
+    """The run's learner as it would begin in a world."""
+    spec = worlds.build(world, lanes=1, device=device, compile=False).spec
+    return learners.build(
+        config.learner, spec, seeds=config.seeds, vary=config.varied("learner"), device=device
+    )
+
+
+def _moved(learner: Learner, run: Run, world: WorldConfig) -> Learner:
+    """A learner for another world with the policies of this one; BadInput if they do not fit."""
+    other = _fresh(run.config, world, learner.device)
+    state = other.state_dict()
+    if "weights" not in state:
+        return other  # nothing was learned that could be taken along
+
+    def policies(weights: Mapping[str, Any], of: Learner) -> dict[str, Any]:
+        return {f"weights of {role.name}": weights[role.name] for role in of.spec.roles}
+
+    try:
+        taken = fit(
+            policies(learner.state_dict()["weights"], learner), policies(state["weights"], other)
+        )
+    except Misfit as misfit:
+        raise BadInput(
+            f"{run.folder} cannot play here, since agents, types or features are not those that it "
+            f"was trained with: {misfit}"
+        ) from misfit
+    for role in other.spec.roles:
+        state["weights"][role.name] = taken[f"weights of {role.name}"]
+    other.load_state_dict(state)
+    return other

@@ -135,14 +135,17 @@ def contest(
     runs = {name: _run(name, world, list(rules)) for name in solvers if name not in rules}
     config, named = _config(world, scenario, list(runs.values()))
     labels = _labels([Path(name).name if name in runs else name for name in solvers])
-    policies = [load(runs[name]) if name in runs else heuristic(world, name) for name in solvers]
-    for policy, label in zip(policies, labels, strict=True):
-        policy.label = label
     report = report_of(config)
     if report is None:
         keys = lane_keys([seed], lanes=scenarios)
     else:
         config, keys = report.scenarios(config, count=scenarios, seed=seed)
+    policies = [
+        load(runs[name], world=config) if name in runs else heuristic(world, name)
+        for name in solvers
+    ]
+    for policy, label in zip(policies, labels, strict=True):
+        policy.label = label
     return Contest(
         config=config,
         scenario=named,
