@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import tyro
@@ -164,7 +164,7 @@ def _place(flags: RunFlags, settings: Settings, work: Work, scheduler: Scheduler
             address=flags.ray_address,
             threads=flags.threads,
             device=settings.device,
-            members=work.members,
+            memory=work.memory,
             asked=flags.jobs,
         )
         return Place(pool=ray, limits=_limits(flags, scheduler, ray.slots, flags.timeout))
@@ -190,11 +190,12 @@ def _place(flags: RunFlags, settings: Settings, work: Work, scheduler: Scheduler
     slots = budget.slots(
         flags.jobs,
         threads=flags.threads,
-        members=work.members,
         replays=work.replays,
         device=settings.device,
     )
-    return Place(pool=LocalPool(extra), limits=_limits(flags, scheduler, slots, flags.timeout))
+    limits = _limits(flags, scheduler, slots, flags.timeout)
+    memory = budget.gpu_room(settings.device)
+    return Place(pool=LocalPool(extra), limits=replace(limits, memory=memory))
 
 
 def _limits(flags: RunFlags, scheduler: Scheduler, slots: int, timeout: float) -> Limits:

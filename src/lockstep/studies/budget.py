@@ -1,5 +1,6 @@
 """How many processes may train at once, and how many threads each of them gets; no torch."""
 
+import math
 import os
 import shutil
 import subprocess
@@ -30,10 +31,13 @@ GPU_RESERVE = 1.5 * GB
 """Memory of the GPU that is left free."""
 GPU_CONTEXT = 0.6 * GB
 """Memory that a process takes on the GPU before it has computed anything."""
-GPU_PER_MEMBER = 0.35 * GB
-"""Memory that each member of a pack is expected to take there, on the safe side for the UAV paper's
-largest scene. Where it is not, fewer packs go on at once when memory runs out, and then smaller
-ones."""
+GPU_PER_AGENT = 6e6
+"""Memory that each agent of each member is expected to take there: 64 members of the 70 agents of
+the UAV paper's scene were measured at 5.4 MB. Where it is more, fewer packs go on at once when
+memory runs out, and then smaller ones."""
+GPU_PER_REPLAY = 3 * GB
+"""Memory that a member with a replay takes there besides: the replay, and once more while a
+checkpoint is written."""
 GPU_PROCESSES = 12
 """More processes than this gain nothing on one GPU: they take turns."""
 
@@ -54,24 +58,35 @@ def cpu_slots(asked: int, *, threads: int, cores: int, available: float, replays
     return max(1, min(asked, fits) if asked else fits)
 
 
-def gpu_slots(asked: int, *, members: int, cores: int, free: float) -> int:
-    """Processes at once on one GPU, for packs of up to `members`; at least one.
+def gpu_need(agents: int, replays: int = 0) -> float:
+    """Bytes of a GPU that a pack is expected to take, by the agents of all its members."""
+    return GPU_CONTEXT + agents * GPU_PER_AGENT + replays * GPU_PER_REPLAY
 
-    Each also keeps a core busy, which launches its kernels. `free` is the GPU's, in bytes.
+
+def gpu_slots(asked: int, *, need: float, cores: int, free: float) -> int:
+    """Processes at once, one or more, on a GPU of whose `free` bytes each may need `need`.
+
+    Each also keeps a core busy, which launches its kernels.
     """
-    room = int((free - GPU_RESERVE) // (GPU_CONTEXT + members * GPU_PER_MEMBER))
+    room = int((free - GPU_RESERVE) // need)
     fits = min(cores, room, GPU_PROCESSES)
     return max(1, min(asked, fits) if asked else fits)
 
 
-def slots(asked: int, *, threads: int, members: int, replays: int, device: str) -> int:
-    """Processes at once on this machine, as it is now."""
+def slots(asked: int, *, threads: int, replays: int, device: str) -> int:
+    """Processes at once on this machine, as it is now.
+
+    On a GPU their memory is shared out job by job (`gpu_room`), and replays lie there.
+    """
     available = float(psutil.virtual_memory().available)
-    here = cores()
-    fits = cpu_slots(asked, threads=threads, cores=here, available=available, replays=replays)
-    if device == "cuda":
-        return min(fits, gpu_slots(asked, members=members, cores=here, free=gpu_free()))
-    return fits
+    replays = 0 if device == "cuda" else replays
+    fits = cpu_slots(asked, threads=threads, cores=cores(), available=available, replays=replays)
+    return min(fits, GPU_PROCESSES) if device == "cuda" else fits
+
+
+def gpu_room(device: str) -> float:
+    """Bytes of the GPU that jobs on `device` may share."""
+    return gpu_free() - GPU_RESERVE if device == "cuda" else math.inf
 
 
 def cores() -> int:

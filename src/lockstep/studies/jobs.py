@@ -30,6 +30,8 @@ class Job:
     """Whether it counts against the limit of heavy jobs."""
     room: float = 0.0
     """Bytes that it may take on the disk while it goes on, where that is much."""
+    memory: float = 0.0
+    """Bytes that it is expected to take of a GPU that jobs share."""
 
 
 KILLED = -9
@@ -95,11 +97,12 @@ class Again:
     why: str
     """What happened to the one before."""
     fewer: bool = False
-    """Whether to have only half as many jobs at once from now on."""
+    """Whether to have only half as many jobs at once from now on as that one saw."""
 
 
 Judge: TypeAlias = Callable[[Exit, int], Failure | Again | None]
-"""From an exit and the number of jobs at once to what follows from it; None if all is well."""
+"""From an exit, and how many jobs went on at once with it at most, to what follows from it; None if
+all is well."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +134,8 @@ class Limits:
     """Heavy jobs among them; lighter ones may overtake those that wait. 0 sets no limit."""
     room: float = math.inf
     """Bytes on the disk for all of them; a job that needs more has it for itself."""
+    memory: float = math.inf
+    """Bytes of a GPU, likewise."""
     timeout: float = 0.0
     """Seconds that a job may take; 0 sets no limit."""
     start_until: float = 0.0
@@ -155,6 +160,8 @@ class Outcome:
 class _Running:
     job: Job
     since: float
+    at_once: int = 1
+    """How many went on with it at most, itself counted."""
 
 
 class Driver:
@@ -207,14 +214,18 @@ class Driver:
             self._waiting.remove(job)
             self.pool.start(job)
             self._running[job.name] = _Running(job, time.monotonic())
+            for one in self._running.values():
+                one.at_once = max(one.at_once, len(self._running))
             self._tell("start", job)
 
     def _may_start(self, job: Job) -> bool:
         running = [one.job for one in self._running.values()]
         if job.heavy and self.limits.heavy and sum(j.heavy for j in running) >= self.limits.heavy:
             return False
-        taken = sum(other.room for other in running)
-        return not (job.room and taken and taken + job.room > self.limits.room)
+        room = math.fsum(other.room for other in running)
+        memory = math.fsum(other.memory for other in running)
+        fits = _fits(job.memory, memory, self.limits.memory)
+        return fits and _fits(job.room, room, self.limits.room)
 
     def _look(self) -> Failure | None:
         """Waits a little for jobs to end; the first failure among them."""
@@ -222,8 +233,8 @@ class Driver:
         return next((failure for failure in failures if failure is not None), None)
 
     def _ended(self, exit: Exit) -> Failure | None:
-        del self._running[exit.job.name]
-        verdict = self.judge(exit, self.slots)
+        at_once = self._running.pop(exit.job.name).at_once
+        verdict = self.judge(exit, at_once)
         if isinstance(verdict, Failure):
             self._tell("failed", exit.job, verdict.why)
             return verdict
@@ -231,7 +242,7 @@ class Driver:
             self._tell("done", exit.job)
             return None
         if verdict.fewer:
-            self.slots = max(1, self.slots // 2)
+            self.slots = max(1, min(self.slots, at_once // 2))
         self._waiting += verdict.jobs
         self._sort()
         self._tell("again", exit.job, verdict.why)
@@ -280,3 +291,8 @@ class Driver:
                 waiting=len(self._waiting),
             )
         )
+
+
+def _fits(need: float, taken: float, whole: float) -> bool:
+    """Whether there is enough left; what needs more than the whole gets all of it."""
+    return not (need and taken and taken + need > whole)

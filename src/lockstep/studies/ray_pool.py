@@ -33,13 +33,13 @@ class RayPool:
         address: str | None = None,
         threads: int = 1,
         device: str = "cpu",
-        members: int = 1,
+        memory: float = budget.GPU_CONTEXT,
         asked: int = 0,
     ) -> None:
         """`extra` is added to the environment of every job.
 
-        Each job takes `threads` CPUs, and with a GPU the share that packs of `members` leave it.
-        `asked` is the number of jobs at once, 0 for as many as there is room for.
+        Each job takes `threads` CPUs, and with a GPU the share that packs of up to `memory` bytes
+        leave it. `asked` is the number of jobs at once, 0 for as many as there is room for.
         """
         with needs_extra("ray"):
             import ray
@@ -53,7 +53,7 @@ class RayPool:
             self._join(address)
         self._running: dict[Any, Job] = {}
         try:
-            self.slots, gpu = self._rooms(threads, device, members=members, asked=asked)
+            self.slots, gpu = self._rooms(threads, device, memory=memory, asked=asked)
         except BaseException:
             self.close()
             raise
@@ -116,7 +116,7 @@ class RayPool:
             where = address or "on this machine"
             raise BadInput(f"there is no Ray cluster {where}: {error}") from error
 
-    def _rooms(self, threads: int, device: str, *, members: int, asked: int) -> tuple[int, float]:
+    def _rooms(self, threads: int, device: str, *, memory: float, asked: int) -> tuple[int, float]:
         """How many jobs at once, and the share of a GPU that each takes."""
         total = self._ray.cluster_resources()
         rooms = int(total.get("CPU", 0.0)) // threads
@@ -129,7 +129,7 @@ class RayPool:
         if gpus:
             ask = self._ray.remote(num_gpus=1, max_calls=1)(budget.gpu_free)
             free = self._ray.get(ask.remote())  # of one GPU: they are taken to be alike
-            each = budget.gpu_slots(0, members=members, cores=rooms, free=free)
+            each = budget.gpu_slots(0, need=memory, cores=rooms, free=free)
             share, rooms = 1.0 / each, min(rooms, int(gpus * each))
         return (min(asked, rooms) if asked else rooms), share
 

@@ -17,6 +17,7 @@ from lockstep.run.config import TrainConfig
 from lockstep.run.lock import RunLock
 from lockstep.run.rundir import RunDir, read_json
 from lockstep.studies import worker
+from lockstep.studies.budget import gpu_need
 from lockstep.studies.jobs import (
     KILLED,
     Again,
@@ -112,15 +113,14 @@ class Work:
         return sum(len(pack.trials) for pack in self.packs)
 
     @property
-    def members(self) -> int:
-        """Members of the largest pack."""
-        return max((len(pack.trials) for pack in self.packs), default=1)
+    def memory(self) -> float:
+        """Bytes of a GPU that the largest pack needs."""
+        return max(map(_gpu_need, self.packs), default=0.0)
 
     @property
     def replays(self) -> int:
         """Members of the largest pack that keeps a replay; 0 if none does."""
-        kept = (len(pack.trials) for pack in self.packs if keeps_replay(pack.config))
-        return max(kept, default=0)
+        return max(map(_replays, self.packs), default=0)
 
 
 class Scheduler:
@@ -258,16 +258,17 @@ class Scheduler:
             log=self.logs / f"{pack.name}.log",
             cost=pack.cost,
             heavy=heavy,
-            room=REPLAY_ROOM * len(pack.trials) if keeps_replay(pack.config) else 0.0,
+            room=REPLAY_ROOM * _replays(pack),
+            memory=_gpu_need(pack),
         )
 
-    def _judge(self, exit: Exit, slots: int) -> Failure | Again | None:
+    def _judge(self, exit: Exit, at_once: int) -> Failure | Again | None:
         if exit.code == worker.DONE:
             return self._unfiled(exit)
         if exit.code is None or exit.paused:
             return self._lost(exit)
         if _ran_out(exit):
-            return self._out_of_memory(exit, slots)
+            return self._out_of_memory(exit, at_once)
         why = "was stopped by somebody else" if exit.code == worker.STOPPED else "failed"
         return _failure(exit, why)
 
@@ -306,10 +307,10 @@ class Scheduler:
         self._attempts[job.name] += 1
         return replace(job, log=self.logs / f"{job.name}.{self._attempts[job.name]}.log")
 
-    def _out_of_memory(self, exit: Exit, slots: int) -> Failure | Again:
+    def _out_of_memory(self, exit: Exit, at_once: int) -> Failure | Again:
         """First fewer at once, then smaller packs."""
-        if slots > 1:
-            why = f"memory ran out with {slots} at once; half as many from now on"
+        if at_once > 1:
+            why = f"memory ran out with {at_once} at once; half as many from now on"
             return Again(jobs=(self._anew(exit.job),), why=why, fewer=True)
         pack = self._packs[exit.job.name]
         if len(pack.trials) == 1:
@@ -328,6 +329,15 @@ class Scheduler:
             folder.rename(aside)
         else:
             aside.mkdir()
+
+
+def _replays(pack: Pack) -> int:
+    """Members that keep a replay."""
+    return len(pack.trials) if keeps_replay(pack.config) else 0
+
+
+def _gpu_need(pack: Pack) -> float:
+    return gpu_need(pack.size, _replays(pack))
 
 
 def wanted_trials(study: Study, only: tuple[str, ...] = ()) -> dict[str, Trial]:

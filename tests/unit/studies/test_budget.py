@@ -1,14 +1,16 @@
 """How many processes, and how many threads each."""
 
+import math
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from lockstep.errors import BadInput
 from lockstep.studies import budget
-from lockstep.studies.budget import GB, cpu_slots, gpu_slots
+from lockstep.studies.budget import GB, cpu_slots, gpu_need, gpu_slots
 
 PLENTY = 1000 * GB
 
@@ -34,13 +36,20 @@ def test_zero_asks_for_as_many_as_there_is_room_for():
 
 def test_one_process_is_always_allowed():
     assert cpu_slots(5, threads=8, cores=2, available=1 * GB) == 1
-    assert gpu_slots(5, members=1000, cores=2, free=1 * GB) == 1
+    assert gpu_slots(5, need=1000 * GB, cores=2, free=1 * GB) == 1
 
 
 def test_larger_packs_leave_room_for_fewer_processes_on_a_gpu():
-    small = gpu_slots(0, members=3, cores=16, free=40 * GB)
-    large = gpu_slots(0, members=48, cores=16, free=40 * GB)
-    assert (small, large) == (12, 2)
+    """Three members of the UAV paper's scene, and 48 of them."""
+    small, large = (gpu_need(agents=70 * members) for members in (3, 48))
+    slots = [gpu_slots(0, need=need, cores=16, free=60 * GB) for need in (small, large)]
+    assert slots == [12, 2]
+
+
+def test_the_need_of_a_pack_is_a_little_more_than_was_measured():
+    measured = {32: 12.7 * GB, 64: 24.3 * GB}  # docs/benchmarks.md, members of 70 agents
+    for members, peak in measured.items():
+        assert peak < gpu_need(agents=70 * members) < 1.3 * peak
 
 
 def test_members_with_a_replay_leave_room_for_fewer_processes():
@@ -50,9 +59,10 @@ def test_members_with_a_replay_leave_room_for_fewer_processes():
 
 
 def test_processes_on_a_gpu_are_bounded_by_cores_and_by_what_was_asked():
-    assert gpu_slots(0, members=1, cores=4, free=140 * GB) == 4
-    assert gpu_slots(2, members=1, cores=16, free=140 * GB) == 2
-    assert gpu_slots(100, members=1, cores=64, free=140 * GB) == budget.GPU_PROCESSES
+    need = gpu_need(agents=70)
+    assert gpu_slots(0, need=need, cores=4, free=140 * GB) == 4
+    assert gpu_slots(2, need=need, cores=16, free=140 * GB) == 2
+    assert gpu_slots(100, need=need, cores=64, free=140 * GB) == budget.GPU_PROCESSES
 
 
 def test_four_libraries_are_told_how_many_threads_to_take():
@@ -70,7 +80,16 @@ def test_a_tenth_of_the_free_disk_is_left_alone(tmp_path: Path):
 
 
 def test_this_machine_has_room_for_one_process():
-    assert 1 <= budget.slots(1, threads=1, members=1, replays=0, device="cpu") <= budget.cores()
+    assert 1 <= budget.slots(1, threads=1, replays=0, device="cpu") <= budget.cores()
+
+
+def test_on_a_gpu_memory_is_shared_job_by_job_and_processes_are_twelve_at_most(monkeypatch):
+    monkeypatch.setattr(budget, "cores", lambda: 64)
+    monkeypatch.setattr(budget.psutil, "virtual_memory", lambda: SimpleNamespace(available=PLENTY))
+    monkeypatch.setattr(budget, "gpu_free", lambda: 80 * GB)
+    assert budget.slots(0, threads=1, replays=5, device="cuda") == budget.GPU_PROCESSES
+    assert budget.gpu_room("cuda") == 80 * GB - budget.GPU_RESERVE
+    assert budget.gpu_room("cpu") == math.inf
 
 
 def test_a_gpu_that_is_not_there_is_said_to_be_unreadable():

@@ -91,6 +91,14 @@ def test_jobs_that_need_much_of_the_disk_share_what_there_is_and_others_overtake
     assert watched.names("start") == ["large-0", "light-0", "light-1", "large-1"]
 
 
+def test_small_jobs_share_a_gpu_with_as_many_large_ones_as_fit(watched: Watched):
+    large = [watched.job(f"large-{i}", "sleep 0.3", cost=9.0, memory=40e9) for i in range(3)]
+    small = [watched.job(f"small-{i}", "sleep 0.1", cost=1.0, memory=5e9) for i in range(2)]
+    watched.go(*large, *small, slots=12, memory=100e9)
+    assert watched.names("start")[:4] == ["large-0", "large-1", "small-0", "small-1"]
+    assert max(event.running for event in watched.events) == 4
+
+
 def test_a_job_that_needs_more_than_the_disk_has_is_tried_alone(watched: Watched):
     jobs = [watched.job(f"large-{i}", "sleep 0.1", room=6e9) for i in range(2)]
     assert watched.go(*jobs, slots=2, room=1e9).failure is None
@@ -167,6 +175,35 @@ def test_a_job_can_be_replaced_by_others_with_fewer_at_once(watched: Watched):
     ]  # fmt: skip
     after = [event for event in watched.events if event.job.name.startswith("half")]
     assert max(event.running for event in after if event.kind == "start") <= 2
+
+
+def test_a_judge_is_told_how_many_went_on_beside_a_job_at_most(watched: Watched):
+    """Itself counted: one that waited for room had fewer beside it than there are slots."""
+    told: dict[str, int] = {}
+
+    def judge(exit: Exit, at_once: int) -> None:
+        told[exit.job.name] = at_once
+
+    pair = [watched.job(f"pair-{i}", "sleep 0.3", cost=2.0, room=4e9) for i in range(2)]
+    alone = watched.job("alone", room=9e9)
+    watched.go(*pair, alone, judge=judge, slots=9, room=9e9)
+    assert told == {"pair-0": 2, "pair-1": 2, "alone": 1}
+
+
+def test_half_of_those_that_went_on_are_left_when_fewer_are_to_go_on(watched: Watched):
+    """However many slots there were: they were never all taken."""
+    tries: list[str] = []
+
+    def judge(exit: Exit, at_once: int) -> Again | None:
+        tries.append(exit.job.name)
+        if tries.count(exit.job.name) > 1:
+            return None
+        return Again(jobs=(exit.job,), why="too many", fewer=True)
+
+    jobs = [watched.job(str(i), "sleep 0.3", room=4e9) for i in range(2)]
+    watched.go(*jobs, judge=judge, slots=9, room=8e9)
+    seen = [event.running for event in watched.events if event.kind == "start"]
+    assert seen == [1, 2, 1, 1]
 
 
 def test_all_stop_when_that_is_asked_for(watched: Watched):

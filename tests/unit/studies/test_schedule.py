@@ -16,6 +16,7 @@ from lockstep.run import loop
 from lockstep.run.config import TrainConfig
 from lockstep.run.record import Run
 from lockstep.studies import leavings, store, worker
+from lockstep.studies.budget import gpu_need
 from lockstep.studies.jobs import KILLED, Event, Exit, Job, Limits, Outcome
 from lockstep.studies.packing import Pack, halves
 from lockstep.studies.schedule import LOSSES, Place, Scheduler, Settings
@@ -243,16 +244,16 @@ def test_a_pack_whose_time_never_suffices_for_a_checkpoint_is_a_failure(
 def test_a_pack_that_does_not_fit_goes_first_with_fewer_beside_it_and_then_in_halves(
     code: int, study: Study, tmp_path: Path
 ):
-    root, study = tmp_path / "root", one_pack(study)
-    machine = Machine([code, code])
+    root = tmp_path / "root"
+    machine = Machine([code, worker.DONE, code])
     outcome, events = carried_out(study, root, machine, slots=2)
     assert outcome == Outcome()
     texts = [event.text for event in events if event.kind == "again"]
     assert texts == [
         "memory ran out with 2 at once; half as many from now on",
-        "memory ran out; its 4 trials start again in two packs",
+        "memory ran out; its 8 trials start again in two packs",
     ]
-    whole, same, *parts = machine.started
+    whole, _, same, *parts = machine.started
     assert whole.name == same.name
     assert len(parts) == 2
     assert sorted(store.filed(root)) == sorted(study.distinct())
@@ -270,9 +271,10 @@ def test_words_about_memory_in_the_log_count_as_well(study: Study, tmp_path: Pat
 def test_words_about_memory_in_the_log_of_an_earlier_attempt_do_not_count(
     study: Study, tmp_path: Path
 ):
-    machine = Machine([worker.OUT_OF_MEMORY, 1], says=["CUDA out of memory\n", "a bug\n"])
-    outcome, _ = carried_out(one_pack(study), tmp_path / "root", machine, slots=2)
-    first, second = machine.started
+    says = ["CUDA out of memory\n", "", "a bug\n"]
+    machine = Machine([worker.OUT_OF_MEMORY, worker.DONE, 1], says=says)
+    outcome, _ = carried_out(study, tmp_path / "root", machine, slots=2)
+    first, _, second = machine.started
     assert (first.name, first.log) != (second.name, second.log)
     assert second.log.name == f"{first.name}.2.log"
     assert outcome.failure is not None
@@ -316,7 +318,9 @@ def test_a_pack_that_ends_well_without_results_is_a_failure(
 
 
 def test_jobs_are_told_where_how_and_what_to_keep(study: Study, tmp_path: Path):
-    settings = Settings(threads=2, checkpoint_every=7, source="mine.py", keep="policies")
+    settings = Settings(
+        device="cuda", threads=2, checkpoint_every=7, source="mine.py", keep="policies"
+    )
     with Scheduler(study, tmp_path / "root", settings) as scheduler:
         work = scheduler.work()
         jobs = scheduler.jobs(work)
@@ -324,7 +328,7 @@ def test_jobs_are_told_where_how_and_what_to_keep(study: Study, tmp_path: Path):
     assert all(job.log.parent == scheduler.logs for job in jobs)
     orders = [json_of(job) for job in jobs]
     for pack, order in zip(work.packs, orders, strict=True):
-        assert order["config"]["threads"] == 2
+        assert (order["config"]["device"], order["config"]["threads"]) == ("cuda", 2)
         assert order["config"]["checkpoint_every"] == 7
         assert (order["source"], order["keep"]) == ("mine.py", "policies")
         assert order["policies"] == [trial.hash for trial in pack.trials]
@@ -353,14 +357,27 @@ def test_a_pack_is_heavy_beside_smaller_ones(study: Study, tmp_path: Path):
     assert not jobs[0].heavy  # the costliest is a small one
 
 
-def test_members_with_a_replay_need_room_on_the_disk(study: Study, tmp_path: Path):
+def test_a_pack_that_ran_alone_is_not_tried_again_whole(study: Study, tmp_path: Path):
+    """However many there might have been beside it."""
+    machine = Machine([KILLED])
+    outcome, events = carried_out(one_pack(study), tmp_path / "root", machine, slots=8)
+    assert outcome == Outcome()
+    texts = [event.text for event in events if event.kind == "again"]
+    assert texts == ["memory ran out; its 4 trials start again in two packs"]
+
+
+def test_members_with_a_replay_need_room_on_the_disk_and_on_a_gpu(study: Study, tmp_path: Path):
     off_policy = replace(LEARNERS["maddpg"], lanes=2, steps=6)
     config = replace(study.trials()[0].config, learner=off_policy, algorithm="maddpg")
     points = sweep("one", {"M": config, "A": roots.tiny_config()}, seeds=(1, 2))
     mixed = Study(name="m", figures=(roots.figure("one", "curves", points, (roots.ENERGY,)),))
     with Scheduler(mixed, tmp_path / "root", Settings(checkpoint_every=10)) as scheduler:
-        jobs = {job.name.split("-")[2]: job for job in scheduler.jobs(scheduler.work())}
+        work = scheduler.work()
+        jobs = {job.name.split("-")[2]: job for job in scheduler.jobs(work)}
+        sizes = {pack.name.split("-")[2]: pack.size for pack in work.packs}
     assert {name: job.room for name, job in jobs.items()} == {"maddpg": 6e9, "ab": 0.0}
+    assert jobs["maddpg"].memory == gpu_need(sizes["maddpg"], replays=2)
+    assert jobs["ab"].memory == gpu_need(sizes["ab"])
     assert jobs["maddpg"].heavy
     assert json_of(jobs["maddpg"])["config"]["checkpoint_every"] == 40
     assert json_of(jobs["ab"])["config"]["checkpoint_every"] == 10
