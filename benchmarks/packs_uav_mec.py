@@ -1,30 +1,42 @@
 """Speed of packs on `uav-mec`: members, agents, samples and paths, collection included.
 
-    python benchmarks/packs_uav_mec.py --rows paths,graphs --gate kernels,graphs --json packs.json
-    python benchmarks/packs_uav_mec.py --rows compiled --gate compiled --json compiled.json
+    python -m benchmarks.packs_uav_mec --json packs.json
+    python -m benchmarks.packs_uav_mec --rows compiled,agents --minutes 9 --json packs.json
+    python -m benchmarks.packs_uav_mec --list
 
 A path is `eager` (nothing but tensor operations), `kernels` (with those written for a GPU),
-`graphs` (kernels, replayed as CUDA graphs) or `compiled` (graphs of compiled programs). The paths
-named by --gate are first compared with the eager one: one update from equal state, in fp32.
+`graphs` (kernels, replayed as CUDA graphs) or `compiled` (graphs of compiled programs). Each row is
+a process of its own with a time limit; rows that the file has already are not made again. First
+comes, several at once, what is not timed: compiling for the rows to come, the equality of each
+path with the eager one (one update from equal state, in fp32), and whether the fast path learns
+the same.
 """
 
 import argparse
-import json
 import statistics
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
+from benchmarks.one_by_one import Book, Job, made, side_by_side, write_row
+from lockstep.core import fused
+from lockstep.core.programs import Captured
+from lockstep.core.streams import lane_keys
 from lockstep.errors import LockstepError
 from lockstep.run import manifest, memory
 from lockstep.run.config import TrainConfig, preset
-from lockstep.run.equality import compare
-from lockstep.run.trainer import Trainer
+from lockstep.run.equality import TOLERANCE, compare, widest
+from lockstep.run.launches import calls_of
+from lockstep.run.tape import Tape
+from lockstep.run.trainer import Trainer, arithmetic, resolve
+from lockstep.worlds import registry
 
+MODULE = "benchmarks.packs_uav_mec"
 Path_ = Literal["eager", "kernels", "graphs", "compiled"]
 HOW: dict[str, dict[str, Any]] = {
     "eager": {"compile": "off", "graphs": False, "kernels": False},
@@ -32,14 +44,19 @@ HOW: dict[str, dict[str, Any]] = {
     "graphs": {"compile": "off"},
     "compiled": {"compile": "on"},
 }
-WARM_UPS = 4  # compilation, kernel choice, recording of graphs; reported apart
+LIMIT_S = {"pack": 150.0, "world": 120.0, "gate": 300.0, "learning": 420.0, "prepare": 300.0}
+WARM_UPS = 4  # kernel choice, recording of graphs; reported apart
 UPDATES = 8
+PLAYS = 5  # of a tape; the median counts
+TAPE_BYTES = 2**30
+LAST = 10  # updates whose mean is a member's final energy
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """One row of the table."""
 
+    kind: Literal["pack", "world", "gate", "learning"] = "pack"
     path: Path_ = "graphs"
     members: int = 32
     users: int = 60
@@ -48,54 +65,99 @@ class Case:
     steps: int = 60
     actor: Literal["scorer", "mlp"] = "scorer"
     precision: Literal["fp32", "tf32", "bf16"] = "bf16"
+    updates: int = UPDATES
+    quick: bool = False
+    """A few users, a narrow network: to see that it works, not how fast it is."""
+
+    @property
+    def name(self) -> str:
+        scene, samples = f"{self.users}+{self.uavs}", self.lanes * self.steps
+        if self.kind == "world":
+            return f"world {self.path} {self.lanes} lanes"
+        size = f"{self.members} x {samples}, {scene}"
+        return f"{self.kind} {self.path} {size}, {self.actor}, {self.precision}"
 
     def config(self, device: str) -> TrainConfig:
         base = preset("uav-mec", scenario="paper", learner="ab-mappo")
-        samples = self.lanes * self.steps
+        learner = replace(
+            base.learner,
+            lanes=self.lanes,
+            steps=self.steps,
+            actor=self.actor,
+            precision=self.precision,
+            **({"hidden": 16} if self.quick else {}),
+        )
         return replace(
             base,
             device=device,
             seeds=tuple(range(self.members)),
-            total_steps=1000 * samples,
+            total_steps=1000 * self.lanes * self.steps,
             world=replace(base.world, n_users=self.users, n_uavs=self.uavs),
-            learner=replace(
-                base.learner,
-                lanes=self.lanes,
-                steps=self.steps,
-                actor=self.actor,
-                precision=self.precision,
-            ),
+            learner=learner,
             **HOW[self.path],
         )
 
-
-def cases(rows: list[str]) -> Iterator[Case]:
-    if "paths" in rows:
-        for path in ("eager", "kernels", "graphs"):
-            yield Case(path=path, members=8)
-    if "graphs" in rows:
-        for members in (1, 8, 32, 64):
-            yield Case(members=members)
-        yield Case(members=32, actor="mlp")
-        yield Case(members=32, precision="tf32")
-        yield Case(members=32, users=10, uavs=1)
-        yield Case(members=32, users=100, uavs=10)
-        yield Case(members=8, lanes=64, steps=64)
-    if "compiled" in rows:
-        yield Case(path="compiled", members=64)
-        yield Case(path="compiled", members=64, actor="mlp")
-        yield Case(path="compiled", members=1)
+    def small(self) -> "Case":
+        """The same row in its quick form."""
+        lanes = self.lanes // 512 if self.kind == "world" else 2
+        few = {"members": min(self.members, 2), "steps": 3, "lanes": lanes, "updates": 2}
+        return replace(self, **few, users=-(-self.users // 20), uavs=2, quick=True)
 
 
-def measure(case: Case, device: str) -> dict[str, Any]:
+def groups() -> dict[str, list[Case]]:
+    """The rows, by what they tell."""
+    both: tuple[Path_, ...] = ("graphs", "compiled")
+    return {
+        "gate": [
+            Case(kind="gate", path=path, members=2, precision="fp32")
+            for path in ("kernels", "graphs", "compiled")
+        ],
+        "compiled": [
+            Case(path="compiled", members=64, actor="mlp"),
+            Case(path="compiled", members=32, actor="mlp"),
+            Case(path="compiled", members=1),
+            Case(path="compiled", members=64),
+            Case(path="compiled", members=32),
+            Case(path="compiled", members=8),
+        ],
+        "world": [
+            Case(kind="world", path=path, lanes=lanes, precision="fp32")
+            for lanes in (8192, 32768)
+            for path in ("eager", "kernels", "graphs", "compiled")
+        ],
+        "learning": [
+            Case(kind="learning", path="eager", members=5, precision="fp32", updates=60),
+            Case(kind="learning", path="compiled", members=5, updates=60),
+        ],
+        "agents": [
+            Case(path=path, users=users, uavs=uavs)
+            for users, uavs in ((10, 1), (60, 10), (100, 10))
+            for path in both
+        ],
+        "samples": [Case(path=path, members=8, lanes=64, steps=64) for path in both],
+        "graphs": [
+            *(Case(members=members) for members in (1, 8, 64)),
+            *(Case(members=members, actor="mlp") for members in (1, 32, 64)),
+            Case(precision="tf32"),
+        ],
+        "paths": [Case(path=path, members=8) for path in ("eager", "kernels")],
+    }
+
+
+def chosen(rows: list[str], *, quick: bool) -> list[Case]:
+    """The cases of these groups, each once."""
+    cases = [case for group in rows for case in groups()[group]]
+    cases = [case.small() for case in cases] if quick else cases
+    return list({case.name: case for case in cases}.values())
+
+
+def pack(case: Case, device: str) -> Iterator[dict[str, Any]]:
     """Medians over updates after the warm-up, each half with the device settled at its ends."""
     settle = torch.cuda.synchronize if device == "cuda" else lambda: None
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
     begun = time.perf_counter()
     trainer = Trainer(case.config(device))
     marks = []
-    for update in range(WARM_UPS + UPDATES):
+    for update in range(WARM_UPS + case.updates):
         if update == WARM_UPS:
             warm = time.perf_counter() - begun
         settle()
@@ -110,8 +172,7 @@ def measure(case: Case, device: str) -> dict[str, Any]:
     samples = case.members * case.lanes * case.steps
     each = sorted(collect + learn for collect, learn in marks)
     rate = samples / statistics.median(each)
-    return {
-        **asdict(case),
+    row = {
         "env_steps_per_s": rate,
         "agent_steps_per_s": rate * (case.users + case.uavs),
         "slowest": samples / each[-1],
@@ -121,57 +182,220 @@ def measure(case: Case, device: str) -> dict[str, Any]:
         "preparation_s": warm - WARM_UPS * statistics.median(each),
         "peak_memory_gb": torch.cuda.max_memory_allocated() / 1e9 if device == "cuda" else None,
     }
+    yield row
+    calls = asdict(calls_of(trainer.update, torch.device(device)))
+    busy = calls["busy_s"]
+    share = None if busy is None else busy / statistics.median(each)
+    yield row | {"update": calls, "gpu_busy_share": share}
 
 
-def gate(paths: list[Path_], device: str) -> Iterator[dict[str, Any]]:
-    """How far each fast path is from the eager one after an update from equal state, in fp32."""
-    for path in paths:
-        case = Case(path=path, members=2, precision="fp32")
-        trainer = Trainer(case.config(device))
-        for _ in range(WARM_UPS):
-            trainer.update()
-        try:
-            found = compare(trainer)
-        except LockstepError as error:
-            yield {"path": path, "error": str(error)}
-        else:
-            yield {"path": path, "gap": min(found.gaps), "tolerance": found.tolerance}
+def world(case: Case, device: str) -> Iterator[dict[str, Any]]:
+    """The world alone, playing random decisions that were drawn beforehand.
+
+    What is timed must first end where a world of tensor operations ends, to 1e-5.
+    """
+    plain, fast = (
+        registry.build(
+            case.config(device).world,
+            lanes=case.lanes,
+            device=device,
+            compile=case.path == "compiled" and compile_,
+        )
+        for compile_ in (False, True)
+    )
+    keys = lane_keys([0], lanes=case.lanes, device=device)
+    begun = time.perf_counter()
+    tape = Tape(fast, keys)
+    tape.record()
+    while tape.steps < case.steps and tape.bytes * (tape.steps + 1) / tape.steps < TAPE_BYTES:
+        tape.record()
+    graphs = device == "cuda" and case.path in ("graphs", "compiled")
+    play: Callable[[], None] = Captured(tape.play) if graphs else tape.play
+    for _ in range(WARM_UPS):
+        tape.rewind()
+        play()
+    preparation_s = time.perf_counter() - begun
+    tape.rewind(plain)
+    with fused.switched(on=False):
+        tape.play(plain)
+    gap, where = widest(plain.state_dict(), fast.state_dict())
+    if not gap <= TOLERANCE:
+        raise LockstepError(f"{case.name} is {gap:.1e} from the eager world, in {where}")
+    del plain
+    memory.release()
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    settle = torch.cuda.synchronize if device == "cuda" else lambda: None
+    rates = []
+    for _ in range(PLAYS):
+        tape.rewind()
+        settle()
+        start = time.perf_counter()
+        play()
+        settle()
+        rates.append(case.lanes * tape.steps / (time.perf_counter() - start))
+    yield {
+        "lane_steps_per_s": statistics.median(rates),
+        "slowest": min(rates),
+        "fastest": max(rates),
+        "steps_of_tape": tape.steps,
+        "gap": gap,
+        "preparation_s": preparation_s,
+        "peak_memory_gb": torch.cuda.max_memory_allocated() / 1e9 if device == "cuda" else None,
+    }
+
+
+def gate(case: Case, device: str) -> Iterator[dict[str, Any]]:
+    """How far a fast path is from the eager one after an update from equal state."""
+    trainer = Trainer(case.config(device))
+    for _ in range(WARM_UPS):
+        trainer.update()
+    found = compare(trainer)
+    yield {"gap": found.gaps[-1], "tries": len(found.gaps), "tolerance": found.tolerance}
+
+
+def learning(case: Case, device: str) -> Iterator[dict[str, Any]]:
+    """Energies of the training policy, member by member; told after each update."""
+    trainer = Trainer(case.config(device))
+    key = f"world/{trainer.world.spec.objective}"
+    curve: list[list[float]] = []
+    for update in range(case.updates):
+        curve.append(trainer.update()[key].tolist())
+        if update + 1 >= LAST or update + 1 == case.updates:
+            last = curve[-LAST:]
+            final = [statistics.fmean(x[p] for x in last) for p in range(case.members)]
+            yield {"made": update + 1, "final": final, **interval(final), "curve": curve}
+
+
+def interval(values: list[float]) -> dict[str, float]:
+    """Mean and the 95 % interval of the mean of five members (Student's t, 4 degrees)."""
+    mean = statistics.fmean(values)
+    half = 2.776 * statistics.stdev(values) / len(values) ** 0.5
+    return {"mean": mean, "low": mean - half, "high": mean + half}
+
+
+MAKERS: dict[str, Callable[[Case, str], Iterator[dict[str, Any]]]] = {
+    "pack": pack,
+    "world": world,
+    "gate": gate,
+    "learning": learning,
+}
+
+
+def prepare(case: Case, device: str) -> None:
+    """Compiles what the row needs, into the compiler's cache."""
+    config = case.config(device)
+    if case.kind == "world":
+        built = registry.build(config.world, lanes=case.lanes, device=device, compile=True)
+        Tape(built, lane_keys([0], lanes=case.lanes, device=device)).record()
+    else:
+        Trainer(replace(config, graphs=False)).update()
+
+
+def one(case: Case, args: argparse.Namespace) -> None:
+    """The process of one row."""
+    begun = time.perf_counter()
+    with arithmetic(resolve(case.config(args.device))):
+        if args.prepare:
+            prepare(case, args.device)
+            write_row(args.into, {"compiled_in_s": time.perf_counter() - begun})
+            return
+        for row in MAKERS[case.kind](case, args.device):
+            write_row(args.into, asdict(case) | row)
+
+
+def shown(row: dict[str, Any]) -> str:
+    """A row in one line."""
+    if "error" in row:
+        return f"{row['row']}: {row['error'].strip().splitlines()[-1][:160]}"
+    kept = {k: row[k] for k in row if k in _SHOWN and row[k] is not None}
+    numbers = ", ".join(f"{k} {v:,.0f}" if v >= 1000 else f"{k} {v:.4g}" for k, v in kept.items())
+    return f"{row['row']}: {numbers}"
+
+
+_SHOWN = (
+    *("env_steps_per_s", "lane_steps_per_s", "agent_steps_per_s", "collect_ms", "learn_ms"),
+    *("preparation_s", "peak_memory_gb", "gpu_busy_share", "gap", "mean", "low", "high", "made"),
+)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--rows", default=",".join(groups()), help=f"some of {','.join(groups())}")
+    parser.add_argument("--minutes", type=float, default=60.0, help="no row is begun afterwards")
+    parser.add_argument("--at-once", type=int, default=6, help="processes that prepare")
+    parser.add_argument("--json", type=Path, default=Path("packs.json"))
+    parser.add_argument("--quick", action="store_true", help="tiny rows, to see that all works")
+    parser.add_argument("--list", action="store_true", help="print the rows and make none")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--prepare", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    args.rows = args.rows.split(",")
+    for name in args.rows:
+        if name not in groups():
+            parser.error(f"--rows must name some of {', '.join(groups())}, got {name!r}")
+    return args
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--rows", default="graphs", help="some of paths,graphs,compiled")
-    parser.add_argument("--gate", default="", help="some of kernels,graphs,compiled")
-    parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
-    told: dict[str, Any] = {"gate": [], "rows": []}
+    args = arguments()
+    cases = {case.name: case for case in chosen(args.rows, quick=args.quick)}
+    if args.one is not None:
+        one(cases[args.one], args)
+        return
+    if args.list:
+        print("\n".join(cases))
+        return
+    deadline = time.monotonic() + 60 * args.minutes
+    book = Book(args.json, about(args))
+    flags = ("--device", args.device, *(("--quick",) if args.quick else ()))
+    missing = [case for case in cases.values() if not book.has(case.name)]
 
-    def keep(kind: str, row: dict[str, Any]) -> None:
-        told[kind].append(row)
-        if asked.json:
-            asked.json.write_text(json.dumps(told, indent=1) + "\n")
+    def job(case: Case, *, preparing: bool = False) -> Job:
+        limit_s = LIMIT_S["prepare" if preparing else case.kind]
+        extra = ("--prepare",) if preparing else ()
+        return Job(name=case.name, limit_s=limit_s, until=deadline, flags=(*flags, *extra))
 
-    base = Case().config(asked.device)
-    made = manifest.build(base, Trainer(replace(base, seeds=(0,))).world)
-    told |= {"machine": made["machine"], "packages": made["packages"]}
-    for row in gate(list(filter(None, asked.gate.split(","))), asked.device):
-        print(row, flush=True)
-        keep("gate", row)
-    print("path      members    K   M  samples actor  precision   env-steps/s  agent-steps/s  "
-          "collect ms  learn ms  preparation s  GB")  # fmt: skip
-    for case in cases(asked.rows.split(",")):
-        row = measure(case, asked.device)
-        keep("rows", row)
-        print(
-            f"{case.path:9} {case.members:7} {case.users:4} {case.uavs:3} "
-            f"{case.lanes * case.steps:8} {case.actor:6} {case.precision:9} "
-            f"{row['env_steps_per_s']:13,.0f} {row['agent_steps_per_s']:14,.0f} "
-            f"{row['collect_ms']:11.1f} {row['learn_ms']:9.1f} {row['preparation_s']:14.1f} "
-            f"{row['peak_memory_gb'] or 0:3.1f}",
-            flush=True,
-        )
-        memory.release()
+    def keep(done: Job, row: dict[str, Any]) -> None:
+        if "--prepare" in done.flags:
+            print(f"prepared {done.name}: {row}", flush=True)
+            return
+        book.put(done.name, row)
+        print(shown(book.rows[done.name]), flush=True)
+
+    untimed = [case for kind in ("learning", "gate") for case in missing if case.kind == kind]
+    timed = [case for case in missing if case not in untimed]
+    compiling = [case for case in timed if case.path == "compiled"]
+    first = [*(job(c) for c in untimed), *(job(c, preparing=True) for c in compiling)]
+    side_by_side(first, MODULE, at_once=args.at_once, heard=keep)
+    for case in timed:
+        if time.monotonic() > deadline:
+            print(f"out of time before {case.name}", flush=True)
+            break
+        keep(job(case), made(job(case), MODULE))
+    print(overlap([row for row in book.rows.values() if "low" in row]))
+    print(f"{len(book.rows)} rows in {args.json}")
+
+
+def overlap(rows: list[dict[str, Any]]) -> str:
+    """Whether all that learned may have learned the same."""
+    if len(rows) < 2:
+        return "learning was not compared"
+    agrees = max(row["low"] for row in rows) <= min(row["high"] for row in rows)
+    return f"intervals of the final energy {'overlap' if agrees else 'DO NOT overlap'}"
+
+
+def about(args: argparse.Namespace) -> dict[str, Any]:
+    """Machine, packages and command."""
+    config = Case(members=1).small().config(args.device)
+    device = torch.device(args.device)
+    found = manifest.build(config, registry.build(config.world, lanes=1, device=device))
+    command = ["python", "-m", MODULE, *sys.argv[1:]]
+    return {"machine": found["machine"], "packages": found["packages"], "command": command}
 
 
 if __name__ == "__main__":

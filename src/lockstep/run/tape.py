@@ -50,7 +50,7 @@ class Tape:
         step: dict[str, Action] = {}
         self._steps.append(step)
         for phase in self.world.spec.phases:
-            self._look(phase)
+            _look(self.world, phase)
             for role in phase:
                 seen = self.world.observe(role)
                 memory = self._chance.memory(role)
@@ -61,26 +61,27 @@ class Tape:
         self.world.advance()
         self._streams.tick()
 
-    def rewind(self) -> None:
-        """Brings the world back to where the tape begins."""
-        self.world.load_state_dict(self._start)
+    def rewind(self, world: World | None = None) -> None:
+        """Brings the world, or another one of its kind, to where the tape begins."""
+        (world or self.world).load_state_dict(self._start)
 
     @torch.no_grad()
-    def play(self) -> None:
-        """Every step again, with all that a collector asks of the world; call `rewind` before."""
+    def play(self, world: World | None = None) -> None:
+        """Every step again, with all that a collector asks of a world; call `rewind` before."""
+        world = world or self.world
         for step in self._steps:
-            for phase in self.world.spec.phases:
-                self._look(phase)
+            for phase in world.spec.phases:
+                _look(world, phase)
                 for role in phase:
-                    self.world.observe(role)
-                    self.world.act(role, step[role])
-            self.world.advance()
+                    world.observe(role)
+                    world.act(role, step[role])
+            world.advance()
 
-    def _look(self, phase: tuple[str, ...]) -> None:
-        """What a critic would be shown as the phase begins."""
-        spec = self.world.spec
-        if spec.critic_at == "phase":
-            for role in phase:
-                self.world.state(role)
-        elif phase == spec.phases[0]:
-            self.world.state(phase[0])
+
+def _look(world: World, phase: tuple[str, ...]) -> None:
+    """What a critic would be shown as the phase begins."""
+    if world.spec.critic_at == "phase":
+        for role in phase:
+            world.state(role)
+    elif phase == world.spec.phases[0]:
+        world.state(phase[0])
