@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+import numpy as np
 from torch import Tensor
 
 from lockstep.core.actions import Action
@@ -37,7 +38,7 @@ class RecordedCity(CityGrowth):
 
     notes: Notes
     final_frame: Frame | None
-    """The city when all is built, since the episode's end also begins the next."""
+    """The city at the end of the episode, since that also begins the next."""
 
     def reset(self, keys: Tensor) -> None:
         """Starts afresh and forgets what was noted."""
@@ -63,17 +64,20 @@ class RecordedCity(CityGrowth):
             self.notes.actions += action_rows(self, offer, free, balance)
 
     def advance(self) -> Step:
-        """Closes the month; at the end of the episode keeps the final balances."""
+        """Closes the month; at the end of the episode keeps what the next one wipes out."""
         months = int(self.world_state.month[0]) + 1
-        if months == self.config.horizon:
-            self.final_frame = replace(self.frame(0), month=months)
+        may_end = months == self.config.horizon or self.config.bankruptcy == "terminate"
+        built = self.frame(0) if may_end else None
         step = super().advance()
         self.notes.asked.clear()
-        if bool(step.terminated[0] | step.truncated[0]):
+        if built is not None and bool(step.terminated[0] | step.truncated[0]):
+            names = self.config.agent_names
             self.notes.final = {
                 name: round(float(step.metrics[f"final_balance_{name}"][0]) / months)
-                for name in self.config.agent_names
+                for name in names
             }
+            balance = np.array([self.notes.final[name] for name in names], dtype=np.float64)
+            self.final_frame = replace(built, month=months, balance=balance)
         return step
 
     def turns(self) -> dict[str, list[Row]]:

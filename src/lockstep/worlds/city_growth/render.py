@@ -18,6 +18,7 @@ _OWNERS = ("#d1495b", "#2e86ab", "#edae49", "#6a4c93", "#3a7d44", "#8d6a9f")
 _MARKS = ("o", "s", "^", "D", "P", "X")
 _WATER = "#8ecae6"
 _MARGIN_PX = 8.0
+_LINEAR_TO = 1_001.0  # thousand GBP; at 1,000 rounding would put ticks at 100 as well
 
 
 def draw(frames: Sequence[Frame], config: CityConfig, *, title: str = "") -> "Figure":
@@ -73,7 +74,9 @@ def draw_month(axes: "Axes", frame: Frame, config: CityConfig, *, title: str = "
                          label=f"{agent.name} {kind.name}")  # fmt: skip
     _frame_axes(axes, frame)
     axes.set_title(f"{title}  month {frame.month}".strip(), fontsize=10)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.04), ncols=6, fontsize=7, frameon=False)
+    columns = len(config.agents)  # a legend fills them one by one
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.02), ncols=columns, fontsize=8,
+                frameon=False)  # fmt: skip
 
 
 def _frame_axes(axes: "Axes", frame: Frame) -> None:
@@ -91,9 +94,11 @@ def _draw_money(axes: "Axes", frames: Sequence[Frame], config: CityConfig) -> No
     months = [frame.month for frame in frames]
     balance = np.stack([frame.balance for frame in frames])  # [T, A]
     for a, agent in enumerate(config.agents):
-        axes.plot(months, balance[:, a], color=_OWNERS[a % len(_OWNERS)], label=agent.name)
+        axes.plot(months, balance[:, a], color=_OWNERS[a % len(_OWNERS)], label=agent.name,
+                  marker="o", ms=4, markevery=[-1])  # fmt: skip
     axes.axhline(0.0, color="black", lw=0.6)
-    axes.set_yscale("symlog", linthresh=1_000.0)
+    axes.set_xlim(-0.5, config.horizon + 0.5)
+    axes.set_yscale("symlog", linthresh=_LINEAR_TO)
     axes.set_xlabel("month")
     axes.set_ylabel("balance, thousand GBP")
     axes.legend(frameon=False)

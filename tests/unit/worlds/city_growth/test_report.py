@@ -124,13 +124,32 @@ def test_a_pick_that_lost_its_slot_to_another_agent_is_not_an_action():
     ]
 
 
-def test_the_last_picture_shows_the_finished_city():
+def test_the_last_picture_shows_the_finished_city_and_its_final_balances():
     noted, _, step = played(SMALL, "greedy")
     frame = noted.final_frame
     assert frame is not None
     assert frame.month == SMALL.horizon
-    buildings = [x for name, x in step.metrics.items() if name.startswith("buildings_")]
-    assert (frame.owner >= 0).sum() == sum(float(x[0]) / SMALL.horizon for x in buildings) > 0
+    metric = {name: float(x[0]) / SMALL.horizon for name, x in step.metrics.items()}
+    buildings = [x for name, x in metric.items() if name.startswith("buildings_")]
+    assert (frame.owner >= 0).sum() == sum(buildings) > 0
+    final = [metric[f"final_balance_{name}"] for name in SMALL.agent_names]
+    assert frame.balance.tolist() == pytest.approx(final)
+
+
+def test_an_episode_that_bankruptcy_ends_is_noted_and_pictured_to_its_end():
+    poor = grid(builder(start_money=0), bankruptcy="terminate", bankrupt_at=100, horizon=5)
+    world = RecordedCity(poor, lanes=1)
+    world.reset(lane_keys([0], lanes=1))
+    world.act("one", picks(world))
+    assert not world.advance().terminated.any()
+    assert world.final_frame is None
+    world.act("one", picks(world, 1))
+    assert world.advance().terminated.all()
+    frame = world.final_frame
+    assert frame is not None
+    assert (frame.month, (frame.owner >= 0).sum()) == (2, 1)
+    built, total = world.turns()["actions"]
+    assert total["balance_after"] == frame.balance[0] == built["balance_after"] + built["income"]
 
 
 @pytest.mark.parametrize("mirrored", [False, True])
