@@ -177,6 +177,19 @@ def test_pictures_of_every_month_and_a_replay(tmp_path: Path):
     assert names == sorted([*pictures, "replay.gif", "actions.csv", "pool.csv", "sequences.csv"])
 
 
+def test_a_report_replaces_the_one_before_and_leaves_other_files_alone(tmp_path: Path):
+    """Pictures of other cities beside today's numbers would be taken for theirs."""
+    pytest.importorskip("matplotlib").use("Agg")
+    flags = [*CITY, "--solvers=npv", f"--out={tmp_path}"]
+    assert verb.main([*flags, "--record=2", "--pictures"]) == 0
+    (tmp_path / "npv/scenario-0/notes.csv").write_text("mine")
+    assert verb.main([*flags, "--record=1"]) == 0
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
+    tables = [f"npv/scenario-0/{name}.csv" for name in ("actions", "pool", "sequences")]
+    assert left == sorted(["compare.json", "npv/scenario-0/notes.csv", *tables])
+    assert not (tmp_path / "npv/scenario-1").exists()
+
+
 def test_a_world_without_a_report_of_its_own_is_compared_by_its_metrics(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -273,6 +286,8 @@ def test_out_must_not_be_a_file(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match="--out must be a folder"):
         verb.main([*CITY, "--solvers=npv", f"--out={tmp_path / 'file'}"])
+    with pytest.raises(BadInput, match=r"--out .*file/in cannot be made: Not a directory"):
+        verb.main([*CITY, "--solvers=npv", f"--out={tmp_path / 'file' / 'in'}"])
 
 
 def test_the_commands_of_the_page_run(

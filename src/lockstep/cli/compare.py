@@ -72,6 +72,8 @@ def main(argv: Sequence[str]) -> int:
         baseline=flags.baseline,
         deterministic=not flags.stochastic,
     )
+    if flags.out is not None:
+        _make(flags.out)  # before the time for playing is spent
     found = compare(
         asked,
         on_done=lambda played: console.print(
@@ -102,13 +104,19 @@ def _check(flags: CompareFlags) -> None:
         raise BadInput(f"--out must be a folder, got the file {flags.out}")
 
 
+def _make(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"--out {out} cannot be made: {error.strerror}") from error
+
+
 def _write(
     flags: CompareFlags, out: Path, asked: "Contest", found: "Comparison", console: "Console"
 ) -> None:
     from lockstep.run.rundir import write_json
     from lockstep.run.solver_record import record
 
-    out.mkdir(parents=True, exist_ok=True)
     write_json(out / "compare.json", found.to_json())
     files = record(asked, out, scenarios=flags.record, with_pictures=flags.pictures)
     folders = sorted({path.parent for path in files})

@@ -15,14 +15,20 @@ from lockstep.run.solver_report import Contest, report_of
 from lockstep.run.trainer import threads
 from lockstep.worlds import registry as worlds
 
+_PICTURES = ("step-*.png", "replay.gif")
+
 
 def record(asked: Contest, folder: Path, *, scenarios: int, with_pictures: bool) -> list[Path]:
     """Plays the first `scenarios` again with every solver; the files written.
 
-    They lie in `folder/<solver>/scenario-<n>/`. Tables come from the world's report; a world
-    without one has none.
+    They lie in `folder/<solver>/scenario-<n>/`, where those of an earlier report are removed.
+    Tables come from the world's report; a world without one has none.
     """
     report, written = report_of(asked.config), list[Path]()
+    tables = [] if report is None else [f"{name}.csv" for name in report.TABLES]
+    for policy in asked.policies:
+        for place in (folder / policy.label).glob("scenario-*/"):
+            _clear(place, (*tables, *_PICTURES))
     if report is None and not with_pictures:
         return written
     world: Any
@@ -42,6 +48,15 @@ def record(asked: Contest, folder: Path, *, scenarios: int, with_pictures: bool)
             if with_pictures:
                 written += _draw(asked, frames, place, title=policy.label)
     return written
+
+
+def _clear(place: Path, names: tuple[str, ...]) -> None:
+    """Removes what an earlier report wrote, and the folder if nothing else is in it."""
+    for name in names:
+        for path in place.glob(name):
+            path.unlink()
+    if not any(place.iterdir()):
+        place.rmdir()
 
 
 def _write_tables(tables: dict[str, list[dict[str, object]]], place: Path) -> list[Path]:

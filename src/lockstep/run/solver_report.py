@@ -253,7 +253,7 @@ def report_of(config: WorldConfig) -> ModuleType | None:
     """The `report` module of a world, beside its config, if it has one.
 
     It draws scenarios (`scenarios`), names the metrics to show (`shown`), derives further ones
-    (`derived`), and builds a world that notes down every turn (`recorded`).
+    (`derived`), and builds a world that notes down every turn (`recorded`) in some `TABLES`.
     """
     name = f"{type(config).__module__.rpartition('.')[0]}.report"
     try:

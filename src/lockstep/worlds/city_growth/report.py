@@ -12,6 +12,9 @@ from lockstep.worlds.city_growth.notes import RecordedCity
 from lockstep.worlds.city_growth.schedule import acting
 from lockstep.worlds.city_growth.world import with_maps
 
+TABLES = ("pool", "sequences", "actions")
+"""What a recorded episode is told in (`RecordedCity.turns`)."""
+
 _KEYS_TRIED = 200  # for each city; chance leaves one out with probability e^-200
 
 

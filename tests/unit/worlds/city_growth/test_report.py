@@ -90,6 +90,7 @@ def test_balances_run_through_the_actions_of_a_month(name: str):
 def test_the_pool_marks_what_was_built_and_the_sequences_are_sorted():
     noted, _, _ = played(SMALL, "greedy")
     tables = noted.turns()
+    assert tuple(tables) == report.TABLES
     chosen = [
         (row["month"], row["agent"], row["chosen"], row["slots"], row["type"])
         for row in tables["pool"]
