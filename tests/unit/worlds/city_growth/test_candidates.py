@@ -1,4 +1,4 @@
-"""Which candidates there are: reach, banks, nearness, levels, order, caps and features."""
+"""Which candidates there are: reach, banks, nearness, levels, order and caps."""
 
 from dataclasses import replace
 
@@ -10,7 +10,6 @@ from lockstep.worlds.city_growth import candidates as module
 from lockstep.worlds.city_growth.candidates import cap, dense
 from lockstep.worlds.city_growth.catalogue import COUNCIL, DEFAULT, EDU, IND
 from lockstep.worlds.city_growth.config import Hub
-from lockstep.worlds.city_growth.tables import DYNAMIC, STATIC, n_features
 from lockstep.worlds.city_growth.world import CityGrowth
 from tests.unit.worlds.city_growth.helpers import (
     GRID,
@@ -47,6 +46,13 @@ def test_each_hub_has_its_own_radius_and_growth() -> None:
     hubs = (Hub(r0=0.0, dr=0.0, x=12.0, y=12.0), Hub(r0=4.0, dr=0.0, x=24.0, y=24.0))
     world = made(grid(map=replace(GRID, hubs=hubs), reach_tolerance_px=0.5))
     assert _slots(world, "one") == [0, 11, 14, 15]
+
+
+def test_the_radius_has_a_tolerance() -> None:
+    hubs = (Hub(r0=3.6, dr=0.0, x=12.0, y=12.0),)  # the next slots lie 4 px away
+    strict = grid(map=replace(GRID, hubs=hubs), reach_tolerance_px=0.3)
+    assert _slots(made(strict), "one") == [0]
+    assert _slots(made(replace(strict, reach_tolerance_px=0.5)), "one") == [0, 1, 4]
 
 
 def test_a_ring_offers_what_came_within_reach_and_all_when_that_is_nothing() -> None:
@@ -228,63 +234,6 @@ def test_a_hard_budget_offers_only_what_it_can_pay() -> None:
     allowed = made(grid(agent, debt="hard", credit=500, zone_cost=(0, 0, 0)))
     play(allowed, one=[0])
     assert 1 in allowed.candidates("one").type[0][allowed.candidates("one").legal[0]].tolist()
-
-
-def test_features_are_documented_finite_and_the_same_when_asked_twice() -> None:
-    world = made(DEFAULT_SMALL_POOL, lanes=4)
-    names = [*("type",) * 3, *STATIC, *DYNAMIC]
-    assert n_features(world.config) == len(names)
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(10):
-        for role in world.config.agent_names:
-            first, second = world.candidates(role), world.candidates(role)
-            assert torch.equal(first.features, second.features)
-            assert torch.isfinite(first.features).all()
-            assert not first.features[~first.legal].any()
-            rows = first.features[first.legal]
-            assert (rows.abs() <= 4.0).all()
-            assert ((rows[:, :3] == 0) | (rows[:, :3] == 1)).all()
-        random_month(world, generator)
-
-
-def test_features_that_change_say_what_their_names_say() -> None:
-    world = made(grid(builder("one"), builder("two")))
-    play(world, one=[0], two=[15])
-    found = world.candidates("one")
-
-    def feature(name: str, slot: int) -> float:
-        row = int((found.slots[0, :, 0] == slot).nonzero())
-        return float(found.features[0, row, DYNAMIC.index(name) - len(DYNAMIC)])
-
-    cost = float(found.cost[0, 0])
-    assert feature("cost", 1) == pytest.approx(cost / 5000)
-    balance = float(world.world_state.balance[0, 0])
-    assert feature("strain", 1) == pytest.approx(min(cost / balance / 5, 1))
-    income = float(found.income[0, 0])
-    assert feature("income", 1) == pytest.approx(income / 1000)
-    assert feature("payback", 1) == pytest.approx(cost / income / 60)
-    npv = income * 5 - cost
-    assert feature("npv", 1) == pytest.approx(npv / (abs(npv) + 2_000))
-    assert feature("own", 1) == pytest.approx(4 / 50)
-    assert feature("others", 1) == pytest.approx((8**2 + 12**2) ** 0.5 / 50)
-    assert feature("neighbours", 1) == pytest.approx(2 / 8)  # of three, slot 0 is taken
-    assert feature("price", 1) == pytest.approx(max(0.1, float(world.world_state.field[0, 1])))
-
-
-def test_lag_and_lead_tell_how_far_a_candidate_is_behind_the_best() -> None:
-    rich = replace(PLAIN, name="R", revenue=PLAIN.revenue + 40)
-    world = made(grid(builder("one", types=(PLAIN, rich))))
-    found = world.candidates("one")
-    legal = found.legal[0]
-    npv = (found.income * world.config.horizon - found.cost)[0, legal]
-    behind = npv.max() - npv
-    assert behind.max() > 0
-    assert (found.months_left == world.config.horizon).all()
-    lag, lead = (
-        found.features[0, legal, DYNAMIC.index(name) - len(DYNAMIC)] for name in ("lag", "lead")
-    )
-    torch.testing.assert_close(lag, (behind / 1_000).clamp(max=3.0))
-    torch.testing.assert_close(lead, 1 / (1 + (behind / (4 * world.config.horizon)) ** 2))
 
 
 def test_pairs_blocks_and_clusters_are_offered_while_all_their_slots_are_free() -> None:
