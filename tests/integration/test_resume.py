@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lockstep.errors import BadCheckpoint, BadInput
@@ -67,6 +68,19 @@ def test_rewards_that_are_normalised_and_memory_resume_as_well(tmp_path: Path):
     with pytest.raises(Killed):
         loop.train(config, tmp_path / "killed", on_update=kill_after(2))
     same_result(straight, loop.resume(tmp_path / "killed"))
+
+
+@pytest.mark.parametrize("killed_at", [1, 2, 3])
+def test_a_run_that_is_killed_in_its_lessons_or_after_them_resumes_as_well(
+    tmp_path: Path, killed_at: int
+):
+    config = tiny.config(updates=4, checkpoint_every=1, teacher="greedy", lessons=2)
+    straight = loop.train(config, tmp_path / "straight")
+    with pytest.raises(Killed):
+        loop.train(config, tmp_path / "killed", on_update=kill_after(killed_at))
+    same_result(straight, loop.resume(tmp_path / "killed"))
+    told = straight.curve("train/mu/imitation_loss")  # [P, updates]
+    assert np.isfinite(told).tolist() == [[True, True, False, False]] * 2
 
 
 def test_the_baseline_resumes_as_well(tmp_path: Path):

@@ -30,6 +30,7 @@ examples:
   lockstep train uav-mec --scenario paper --seeds 5 --learner ab-mappo --total-steps 80000
   lockstep train uav-mec --seeds 3,7,9 --world.bandwidth-mhz 30 --learner.clip-ratio .1
   lockstep train uav-mec --seeds 3 --grid learner.lr_actor=1e-4,3e-4 world.bandwidth_mhz=30,50,70
+  lockstep train city-growth --teacher npv --lessons 20
   torchrun --nproc-per-node 2 -m lockstep train uav-mec --learner.lanes 8
 
 The run is written to ROOT/NAME. An interrupt (Ctrl-C) or SIGTERM stops it after the update in
@@ -58,6 +59,10 @@ class _Asked:
     combination and seed."""
     total_steps: int | None = None
     """Environment steps of each member, over all its lanes; 80000 by default."""
+    teacher: Annotated[str, tyro.conf.arg(metavar="HEURISTIC")] = ""
+    """Heuristic of the world that decides in the first --lessons updates and is imitated."""
+    lessons: int = 0
+    """Updates in which the teacher decides; afterwards the policies learn from their rewards."""
     name: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Name of the run; by default WORLD-LEARNER-N with the first free N."""
     root: Path = Path("runs")
@@ -125,6 +130,8 @@ def to_config(flags: Any) -> TrainConfig:
         learner=flags.learner_config,
         seeds=parse_seeds(flags.seeds, first=flags.seed),
         total_steps=total,
+        teacher=flags.teacher,
+        lessons=flags.lessons,
         **{field.name: getattr(flags, field.name) for field in dataclasses.fields(Execution)},
     )
     return crossed(config, parse_grid(flags.grid)) if flags.grid else config

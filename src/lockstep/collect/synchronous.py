@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lockstep.core.actions import Observation, write, write_all
-from lockstep.core.learner import Learner
+from lockstep.core.actions import Action, Observation, write, write_all
+from lockstep.core.learner import Decision, Learner, Pupil
 from lockstep.core.programs import Captured, compiled
 from lockstep.core.rollout import Rollout
 from lockstep.core.streams import Streams
@@ -16,6 +16,8 @@ from lockstep.core.world import CriticInput, Step, Views, World
 Tell = Callable[[str], None]
 """Told what begins: "env" (the world), "act" or "value" (the learner); and "step" at a step's end.
 """
+Script = Callable[[World, str], Action]
+"""What the agents of a role do, in every lane, decided by no learner."""
 
 
 def _untold(what: str) -> None:
@@ -46,29 +48,33 @@ class Collector:
         self._fingerprint = compiled(plain) if launches else plain
         self._captured = Captured(self._write) if graphs else None
 
-    def collect(self, rollout: Rollout, tell: Tell | None = None) -> None:
+    def collect(
+        self, rollout: Rollout, tell: Tell | None = None, *, script: Script | None = None
+    ) -> None:
         """Fills every row of `rollout`, values included.
 
         `tell` hears of every change between world and learner, except where the whole rollout is
-        one CUDA graph, inside of which nobody can be told anything.
+        one CUDA graph, inside of which nobody can be told anything. A `script` decides in the place
+        of the learner, which must be a `Pupil` and says how likely it finds each decision.
         """
-        if self._captured is not None:
+        rollout.scripted = script is not None
+        if self._captured is not None and script is None:
             self._captured(rollout)
         else:
-            self._write(rollout, tell or _untold)
+            self._write(rollout, tell or _untold, script)
 
     @torch.no_grad()
-    def _write(self, rollout: Rollout, tell: Tell = _untold) -> None:
+    def _write(self, rollout: Rollout, tell: Tell = _untold, script: Script | None = None) -> None:
         tell("env")
         rollout.reset()
         for name, stored in rollout.memory.items():
             stored.copy_(self.memory[name])
         for _ in range(rollout.steps):
-            self._step(rollout, tell)
+            self._step(rollout, tell, script)
         tell("value")
         self._value(rollout)
 
-    def _step(self, rollout: Rollout, tell: Tell) -> None:
+    def _step(self, rollout: Rollout, tell: Tell, script: Script | None) -> None:
         t = rollout.next_row()
         rollout.clock[t].copy_(self.streams.step)
         rollout.version[t].copy_(self.learner.version)
@@ -77,7 +83,7 @@ class Collector:
             # A baseline may not depend on the action it judges, so the critic looks first.
             self._look(rollout.critic, t, before=phase)
             for role in phase:
-                self._decide(rollout, t, role, tell)
+                self._decide(rollout, t, role, tell, script)
 
         step = self.world.advance()
         self.streams.tick()
@@ -97,14 +103,16 @@ class Collector:
     def _state(self, view: str) -> CriticInput:
         return self.world.state(self.world.spec.roles[0].name if view == "all" else view)
 
-    def _decide(self, rollout: Rollout, t: int, role: str, tell: Tell) -> None:
+    def _decide(
+        self, rollout: Rollout, t: int, role: str, tell: Tell, script: Script | None
+    ) -> None:
         rows = rollout.roles[role]
         rows.obs.write(self.world.observe(role), t)
         # Policy and world read the stored row: what is acted on is what will be trained on.
         obs = rows.obs.map(lambda x: x[t])
         rows.fingerprint[t].copy_(self._fingerprint(obs))
         tell("act")
-        decision = self.learner.act(role, obs, self.memory[role], self.starts, self.streams)
+        decision = self._decision(role, obs, script)
         action = decision.action
         write_all(
             [
@@ -116,6 +124,13 @@ class Collector:
         )
         tell("env")
         self.world.act(role, {name: stored[t] for name, stored in rows.action.items()})
+
+    def _decision(self, role: str, obs: Observation, script: Script | None) -> Decision:
+        memory, starts = self.memory[role], self.starts
+        if script is None:
+            return self.learner.act(role, obs, memory, starts, self.streams)
+        assert isinstance(self.learner, Pupil)
+        return self.learner.judge(role, obs, memory, starts, script(self.world, role))
 
     def _value(self, rollout: Rollout) -> None:
         """Values of each row, and of what it led to: the next row, or the final state if cut off.

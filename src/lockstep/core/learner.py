@@ -75,3 +75,18 @@ class Learner(Protocol):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes them up again."""
+
+
+@runtime_checkable
+class Pupil(Learner, Protocol):
+    """A learner that can be shown decisions of somebody else and learn to make the same ones."""
+
+    def judge(
+        self,
+        role: str,
+        observation: Observation,
+        memory: Tensor,
+        starts: Tensor,
+        action: Action,
+    ) -> Decision:
+        """`action` as if the agents of `role` had chosen it, with its log-prob under the policy."""

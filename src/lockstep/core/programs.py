@@ -42,7 +42,7 @@ class Captured(Generic[Args, Result]):
     """
 
     def __init__(self, function: Callable[Args, Result]) -> None:
-        self._function = function
+        self.function = function
         self._calls = 0
         self._graph: torch.cuda.CUDAGraph | None = None
         self._stream = torch.cuda.Stream()
@@ -56,17 +56,22 @@ class Captured(Generic[Args, Result]):
             self._calls += 1
             self._stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self._stream):
-                result = self._function(*args, **kwargs)
+                result = self.function(*args, **kwargs)
             torch.cuda.current_stream().wait_stream(self._stream)
             return result
         if self._graph is None:
             self._graph = torch.cuda.CUDAGraph()
             self._recorded = given
             with torch.cuda.graph(self._graph, stream=self._stream):
-                self._result = self._function(*args, **kwargs)
+                self._result = self.function(*args, **kwargs)
         if any(new is not old for new, old in zip(given, self._recorded, strict=True)):
             raise ValueError(
                 "a captured function must be called with the objects it was recorded with"
             )
         self._graph.replay()
         return cast(Result, self._result)
+
+
+def plain(function: Callable[Args, Result]) -> Callable[Args, Result]:
+    """What is called where nothing is to be recorded or replayed."""
+    return function.function if isinstance(function, Captured) else function

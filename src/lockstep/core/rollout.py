@@ -41,6 +41,9 @@ class Rollout:
     starts: Tensor  # [T, L] bool: whether this row is the first of an episode
     memory: dict[str, Tensor]  # role -> [L, A, Z] before row 0; empty for feed-forward nets
     metrics: dict[str, Tensor]  # name -> [T, L]
+    scripted: bool = False
+    """Whether somebody else made these decisions, and the learner was only asked what it thinks of
+    them."""
     written: int = 0
 
     def next_row(self) -> int:

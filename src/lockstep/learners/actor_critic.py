@@ -10,7 +10,7 @@ from zlib import crc32
 import torch
 from torch import Tensor, nn
 
-from lockstep.core.actions import Observation, write
+from lockstep.core.actions import Action, Observation, write
 from lockstep.core.company import ALONE, Company
 from lockstep.core.distributions import Exploration, Joint
 from lockstep.core.learner import Decision
@@ -172,6 +172,20 @@ class ActorCritic:
     ) -> Decision:
         law, memory = self.policy(role, observation, memory, starts)
         action = law.mode() if deterministic else law.sample(streams.draw(f"act/{role}"))
+        log_prob, entropy = law.log_prob_and_entropy(action)
+        return Decision(action=action, log_prob=log_prob, entropy=entropy, memory=memory)
+
+    @torch.no_grad()
+    def judge(
+        self,
+        role: str,
+        observation: Observation,
+        memory: Tensor,
+        starts: Tensor,
+        action: Action,
+    ) -> Decision:
+        """What somebody else decided for `[L, A, ...]`, as the policy sees it."""
+        law, memory = self.policy(role, observation, memory, starts)
         log_prob, entropy = law.log_prob_and_entropy(action)
         return Decision(action=action, log_prob=log_prob, entropy=entropy, memory=memory)
 

@@ -78,6 +78,7 @@ class Batch:
     roles: dict[str, RoleBatch]
     state: Views  # view -> name -> [P, T, N, ...]
     starts: Tensor  # [P, T, N] bool
+    scripted: bool = False  # whether the decisions are somebody else's, to be imitated
     stats: dict[str, Tensor] = field(default_factory=dict)  # metric key -> [P], of all rows
     rewards: dict[str, Moments] = field(default_factory=dict)  # by role, these rows included
 
@@ -217,7 +218,9 @@ def make_batch(
             n_decided=uncounted,
             n_judged=uncounted,
         )
-    by_lane = Batch(roles=roles, state=rollout.critic, starts=rollout.starts)
+    by_lane = Batch(
+        roles=roles, state=rollout.critic, starts=rollout.starts, scripted=rollout.scripted
+    )
     return by_lane.map(members_first(members), lambda x: split_lanes(x, members))
 
 

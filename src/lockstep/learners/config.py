@@ -9,6 +9,8 @@ class PPOConfig:
     """Proximal policy optimisation; with several roles and a central critic it is MAPPO."""
 
     kind: ClassVar[str] = "ppo"
+    imitates: ClassVar[bool] = True
+    """Whether it can learn what somebody else decided."""
     variable: ClassVar[tuple[str, ...]] = (
         *("lr_actor", "lr_critic", "discount", "gae_lambda", "clip_ratio", "entropy_weight"),
         *("temperature", "epsilon", "max_grad_norm", "value_clip"),
@@ -113,6 +115,7 @@ class MADDPGConfig:
     """Deterministic policies and one central Q, learned from a replay (Lowe et al. 2017)."""
 
     kind: ClassVar[str] = "maddpg"
+    imitates: ClassVar[bool] = False
     variable: ClassVar[tuple[str, ...]] = (
         *("lr_actor", "lr_critic", "discount", "tau", "max_grad_norm"),
         *("sigma", "sigma_decay", "sigma_floor"),
@@ -209,6 +212,7 @@ class RandomizedConfig:
     """Uniformly random decisions; it learns nothing and is the floor to beat."""
 
     kind: ClassVar[str] = "randomized"
+    imitates: ClassVar[bool] = False
     variable: ClassVar[tuple[str, ...]] = ()
 
     lanes: int = 5

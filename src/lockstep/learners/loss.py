@@ -36,6 +36,20 @@ def policy_loss(
     return loss
 
 
+def imitation_loss(name: str, role: RoleBatch, log_prob: Tensor, *, seen: Seen) -> Tensor:
+    """How unlikely one role finds what somebody else decided, `[P]`: the mean of -log-prob.
+
+    The policy did not act, so nothing is left of it to compare with: no KL, nothing clipped.
+    """
+    loss = -role.mean(log_prob)
+    with torch.no_grad():
+        seen.means[f"train/{name}/imitation_loss"] = loss.detach()
+        for what in ("policy_loss", "approx_kl", "clip_fraction"):
+            seen.means[f"train/{name}/{what}"] = torch.zeros_like(loss)
+    seen.judge(name, role, torch.zeros_like(log_prob), torch.ones_like(log_prob))
+    return loss
+
+
 def entropy_bonus(
     name: str,
     role: RoleBatch,

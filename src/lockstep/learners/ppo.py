@@ -11,7 +11,7 @@ from lockstep.core.actions import Observation
 from lockstep.core.company import ALONE, Company
 from lockstep.core.distributions import Joint
 from lockstep.core.learner import UpdateStats
-from lockstep.core.programs import Captured, compiled, compiled_method
+from lockstep.core.programs import Captured, compiled, compiled_method, plain
 from lockstep.core.returns import gae
 from lockstep.core.rollout import Rollout
 from lockstep.core.world import RoleSpec, WorldSpec
@@ -21,7 +21,7 @@ from lockstep.learners.audit import Replayed, audit, fetch
 from lockstep.learners.batch import Batch, RoleBatch, counted, make_batch, members_first
 from lockstep.learners.config import PPOConfig
 from lockstep.learners.health import Seen, Stats, Tally
-from lockstep.learners.loss import critic_loss, entropy_bonus, policy_loss
+from lockstep.learners.loss import critic_loss, entropy_bonus, imitation_loss, policy_loss
 from lockstep.learners.normalise import RunningReward
 from lockstep.learners.probe import ROWS, Probe
 from lockstep.nets.packing import clipped_step
@@ -93,7 +93,11 @@ class PPO(ActorCritic):
                 f"update() needs a full rollout, got {rollout.written} of {rollout.steps} rows; "
                 "collect first"
             )
-        batch = self._batch(rollout)
+        stages = self._batch, self._replay, self._learn
+        if rollout.scripted:  # there are few of these, and graphs hold the other kind
+            stages = plain(self._batch), plain(self._replay), plain(self._learn)
+        prepare, replay, learn = stages
+        batch = prepare(rollout)
         stats = dict(batch.stats)
         first: Forward | None = None
         if self.config.audit or self.config.precision != "fp32":
@@ -101,14 +105,14 @@ class PPO(ActorCritic):
                 first = self._loss(batch, count=True)
                 replayed = _by_lane([first.rebuilt])
             else:
-                replayed, batch = self._replay(batch)
+                replayed, batch = replay(batch)
             precision = self.config.precision
             worst = audit(self.spec, rollout, replayed, self.version, precision=precision)
             gaps = self.company.max(torch.stack(list(worst.values())))
             stats |= {name: gap.expand(self.members) for name, gap in zip(worst, gaps, strict=True)}
         for name, moments in batch.rewards.items():
             self.rewards[name].take(moments)  # a refused rollout leaves no trace
-        stats |= self._learn(batch) if first is None else self._learn(batch, first)
+        stats |= learn(batch) if first is None else learn(batch, first)
         stats |= self.probe.look(self._updates, self._seen(batch))
         self.version += 1
         self._updates += 1
@@ -271,8 +275,11 @@ class PPO(ActorCritic):
         for name, role in batch.roles.items():
             law = self._law(name, role, batch)
             both[name] = log_prob, entropy = law.log_prob_and_entropy(role.action)
-            clip_ratio = self._by_row("clip_ratio")
-            loss = loss + policy_loss(name, role, log_prob, clip_ratio=clip_ratio, seen=seen)
+            if batch.scripted:
+                loss = loss + imitation_loss(name, role, log_prob, seen=seen)
+            else:
+                clip_ratio = self._by_row("clip_ratio")
+                loss = loss + policy_loss(name, role, log_prob, clip_ratio=clip_ratio, seen=seen)
             parts, per = self.spec.role(name).action, config.entropy_per
             bonus = entropy_bonus(name, role, law, entropy, parts=parts, per=per, seen=seen)
             loss = loss - self._per_member("entropy_weight") * bonus

@@ -108,6 +108,10 @@ class TrainConfig(Execution):
     member."""
     total_steps: int = DEFAULT_TOTAL_STEPS
     """Environment steps of each member, over all its lanes."""
+    teacher: str = ""
+    """Heuristic of the world that decides in the first updates, for the policies to imitate."""
+    lessons: int = 0
+    """How many updates it decides in; afterwards the policies decide, and learn from rewards."""
     scenario: str = ""
     """Name of the scenario the world settings started from."""
     algorithm: str = ""
@@ -124,6 +128,21 @@ class TrainConfig(Execution):
             raise ValueError(
                 f"total_steps ({self.total_steps}) must be at least one update of lanes * steps = "
                 f"{self.learner.lanes} * {self.learner.steps} = {self.steps_per_update}"
+            )
+        self._check_lessons()
+
+    def _check_lessons(self) -> None:
+        if self.lessons < 0:
+            raise ValueError(f"lessons must be 0 or more updates, got {self.lessons}")
+        if bool(self.teacher) != bool(self.lessons):
+            raise ValueError(
+                f"teacher ('{self.teacher}') and lessons ({self.lessons}) need each other: a "
+                "heuristic of the world, and the number of updates in which it decides"
+            )
+        if self.lessons and not self.learner.imitates:
+            raise ValueError(
+                f"lessons must be 0 for a learner of kind {self.learner.kind}, which cannot "
+                f"imitate, got {self.lessons}; use ppo"
             )
 
     def _check_members(self) -> None:
@@ -163,8 +182,7 @@ class TrainConfig(Execution):
     @cached_property
     def hash(self) -> str:
         """Digest of what decides the results; where and how it runs is left out."""
-        vary = {"vary": encode(self.vary)} if self.vary else {}
-        return _digest(_decisive(self) | {"seeds": list(self.seeds)} | vary)
+        return _digest(_decisive(self) | {"seeds": list(self.seeds)})
 
     def member(self, index: int) -> "TrainConfig":
         """One member as it would be asked for alone."""
@@ -229,6 +247,8 @@ class _Plain(Execution):
     seeds: tuple[int, ...]
     vary: dict[str, tuple[float, ...]]
     total_steps: int
+    teacher: str
+    lessons: int
     scenario: str
     algorithm: str
 
@@ -290,7 +310,8 @@ def _fixed(trial: TrainConfig) -> dict[str, Json]:
         if f"{of}.{name}" not in free
     }
     kinds = {"world": trial.world.name, "learner": trial.learner.kind}
-    return kinds | settings | {"total_steps": trial.total_steps}
+    whole = {name: getattr(trial, name) for name in ("total_steps", "teacher", "lessons")}
+    return kinds | settings | whole
 
 
 def _get(trial: TrainConfig, place: str) -> Any:
@@ -370,7 +391,9 @@ def parse_grid(texts: Sequence[str]) -> dict[str, tuple[float, ...]]:
 
 def _decisive(config: TrainConfig) -> dict[str, Any]:
     data = config.to_json()
-    return {key: data[key] for key in ("world", "learner", "total_steps")}
+    always = ("world", "learner", "total_steps")
+    if_used = tuple(key for key in ("vary", "teacher", "lessons") if data[key])
+    return {key: data[key] for key in always + if_used}
 
 
 def _digest(data: Json) -> str:

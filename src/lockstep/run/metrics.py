@@ -44,6 +44,7 @@ COUNTERS = _table(
 
 TRAIN = _table(
     ("train/<role>/policy_loss", "1", "mean", "clipped surrogate of PPO, or minus Q of MADDPG"),
+    ("train/<role>/imitation_loss", "nat", "mean", "minus the log-prob of what a teacher decided"),
     ("train/<role>/entropy", "nat", "mean", "entropy of a decision"),
     ("train/<role>/approx_kl", "nat", "mean", "KL from the acting policy, estimator k3"),
     (

@@ -14,12 +14,12 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from lockstep.collect.synchronous import Collector
+from lockstep.collect.synchronous import Collector, Script
 from lockstep.core import fused
 from lockstep.core.company import ALONE, Company
 from lockstep.core.streams import Streams, lane_keys
 from lockstep.core.world import World
-from lockstep.errors import BadInput
+from lockstep.errors import BadInput, known
 from lockstep.learners import registry as learners
 from lockstep.run.config import TrainConfig
 from lockstep.run.episodes import Episodes
@@ -80,6 +80,7 @@ class Trainer:
             self.world, self.learner, Streams(keys), compile=compile_, graphs=graphs
         )
         self.rollout = self.learner.rollout()
+        self._teacher = _teacher(self.config)
         self.episodes = Episodes(
             self.world.spec,
             members=self.config.members,
@@ -94,8 +95,9 @@ class Trainer:
     def collect(self) -> dict[str, Tensor]:
         """Fills the rollout; `world/<name>` and `episode/<name>` to `[P]`."""
         self._begin("collect")
+        script = self._teacher if self.updates < self.config.lessons else None
         with arithmetic(self.config):
-            self.collector.collect(self.rollout, self._hear)
+            self.collector.collect(self.rollout, self._hear, script=script)
             self._watch.split("")
             members = self.config.members
             every = reported(self.rollout, self.company, members=members)
@@ -150,6 +152,14 @@ class Trainer:
         self.collector.load_state_dict(own_state(state["collector"], self.company, members=members))
         self.episodes.load_state_dict(state["episodes"])
         self.updates = updates
+
+
+def _teacher(config: TrainConfig) -> Script | None:
+    """The heuristic that decides in the lessons, if there are any."""
+    if not config.lessons:
+        return None
+    rules = worlds.heuristics(config.world.name)
+    return rules[known(f"heuristic of {config.world.name}", config.teacher, rules)]
 
 
 def own_numbers(world: World, config: TrainConfig) -> None:

@@ -4,8 +4,8 @@ from dataclasses import replace
 import pytest
 
 from lockstep.errors import BadInput, UnknownName
-from lockstep.learners.config import LEARNERS, PPOConfig
-from lockstep.run.config import TrainConfig, parse_seeds, preset
+from lockstep.learners.config import LEARNERS, PPOConfig, RandomizedConfig
+from lockstep.run.config import TrainConfig, pack, parse_seeds, preset
 from lockstep.worlds import registry
 from tests import tiny
 
@@ -67,6 +67,35 @@ def test_the_hash_covers_what_decides_results_and_nothing_else():
     assert isinstance(config.learner, PPOConfig)
     changed = replace(config.learner, clip_ratio=0.1)
     assert replace(config, learner=changed).hash != config.hash
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lessons": -1}, "lessons must be 0 or more updates, got -1"),
+        ({"lessons": 3}, r"teacher \(''\) and lessons \(3\) need each other"),
+        ({"teacher": "greedy"}, r"teacher \('greedy'\) and lessons \(0\) need each other"),
+        (
+            {
+                "teacher": "greedy",
+                "lessons": 3,
+                "learner": RandomizedConfig(lanes=2, steps=6),
+            },
+            "lessons must be 0 for a learner of kind randomized, which cannot imitate, got 3",
+        ),
+    ],
+)
+def test_lessons_that_nobody_gives_or_takes_are_refused(changes, message: str):
+    with pytest.raises(ValueError, match=message):
+        replace(tiny.config(), **changes)
+
+
+def test_lessons_decide_results_and_trials_with_others_are_no_pack():
+    plain, taught = tiny.config(), tiny.config(teacher="greedy", lessons=2)
+    assert taught.hash != plain.hash
+    assert TrainConfig.from_json(taught.to_json()) == taught
+    with pytest.raises(BadInput, match="teacher must be the same in a pack"):
+        pack([plain.member(0), taught.member(1)])
 
 
 def test_a_trial_is_the_same_in_any_pack():

@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from lockstep.errors import BadInput
 from lockstep.run.checkpoint import state_digest
 from lockstep.run.trainer import Trainer, arithmetic
 from tests import tiny
@@ -38,6 +39,20 @@ def test_seconds_are_those_of_the_last_update_and_its_parts_fit_into_collecting(
     assert all(spent > 0 for spent in seconds.values())
     parts = seconds["env"] + seconds["act"] + seconds["value"]
     assert 0.5 * seconds["collect"] < parts < seconds["collect"]
+
+
+def test_a_teacher_must_be_a_heuristic_of_the_world() -> None:
+    with pytest.raises(BadInput, match="called 'gredy'; did you mean 'greedy'"):
+        Trainer(tiny.config(teacher="gredy", lessons=1))
+
+
+def test_the_teacher_decides_in_the_first_updates_alone() -> None:
+    trainer = Trainer(tiny.config(teacher="greedy", lessons=2))
+    scripted = []
+    for _ in range(4):
+        trainer.update()
+        scripted.append(trainer.rollout.scripted)
+    assert scripted == [True, True, False, False]
 
 
 def test_a_learner_without_a_critic_spends_next_to_nothing_on_values() -> None:
