@@ -102,6 +102,15 @@ def test_all_five_learners_are_compared(reference: Study):
     assert {point.series for point in reference.figure("fig6").points} == set(LEARNERS)
 
 
+def test_maddpg_learns_once_in_five_steps_unless_asked_for_otherwise(reference: Study):
+    every = study(gradient_steps=1.0)
+    for asked, rate in ((reference, 0.2), (every, 1.0)):
+        learners = {trial.config.learner for trial in asked.trials() if trial.series == "MADDPG"}
+        assert [learner.updates_per_step for learner in learners] == [rate]
+    others = {trial.hash for trial in reference.trials() if trial.series != "MADDPG"}
+    assert len(set(every.distinct()) & set(reference.distinct())) == len(others)
+
+
 def test_an_unknown_grid_is_refused():
     with pytest.raises(ValueError, match="grid must be one of reference, paper, got 'fine'"):
         study(grid="fine")  # type: ignore[arg-type]
