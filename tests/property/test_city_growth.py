@@ -38,8 +38,11 @@ CHOICES = st.fixed_dictionaries(
         "kind": st.sampled_from(["npv", "cash"]),
         "extra_terms": st.booleans(),
         "lifetime": st.sampled_from([1, 1000]),
-        "shape": st.sampled_from(["single", "single", "pair", "cluster"]),
-        "pool": st.sampled_from(["", "shared"]),
+        "tail": st.sampled_from([0.0, 6.0]),
+        "shared": st.sampled_from([0.0, 0.25]),
+        "evaluate": st.sampled_from(["slots", "slots", "slots", "grid"]),
+        "shape": st.sampled_from(["single", "single", "pair", "block", "cluster"]),
+        "pool": st.sampled_from(["", "two", "all"]),
         "cap": st.sampled_from([0, 2]),
         "schedule": st.sampled_from(["turns", "month", "phases"]),
         "concurrent": st.booleans(),
@@ -50,6 +53,9 @@ CHOICES = st.fixed_dictionaries(
         "reach": st.sampled_from(["cumulative", "ring"]),
         "start_share": st.sampled_from([0.1, 1.0]),
         "debt": st.sampled_from(["soft", "hard"]),
+        "credit": st.sampled_from([0, 700]),
+        "adjacency_bonus": st.sampled_from([0, 30]),
+        "prestige_rule": st.sampled_from(["base", "draft"]),
         "interest": st.sampled_from([0.0, 0.6]),
         "grant": st.sampled_from([0.0, 5.0]),
         "bankruptcy": st.sampled_from(["none", "skip_turn", "terminate"]),
@@ -58,7 +64,8 @@ CHOICES = st.fixed_dictionaries(
 )
 _OF_MAP = ("n_slots", "n_maps", "map_seed", "river", "adjacency", "mirrored")
 _OF_CITY = ("horizon", "builds", "expansion", "max_candidates", "reach", "start_share", "debt",
-            "interest", "grant", "bankruptcy", "rent_share", "schedule")  # fmt: skip
+            "credit", "adjacency_bonus", "prestige_rule", "interest", "grant", "bankruptcy",
+            "rent_share", "schedule")  # fmt: skip
 
 
 def _config(choices: Choices) -> CityConfig:
@@ -73,12 +80,12 @@ def _config(choices: Choices) -> CityConfig:
     )
     return CityConfig(
         agents=(
-            replace(IND, types=kinds),
+            replace(IND, types=kinds, pool="all" if choices["pool"] == "all" else ""),
             replace(EDU, pool=choices["pool"], cap_per_type=choices["cap"]),
             replace(COUNCIL, active_from=2, pool=choices["pool"]),
         ),
         map=MapConfig(width=60, height=50, hubs=HUBS, **{n: choices[n] for n in _OF_MAP}),
-        land=LandConfig(coarse_px=10),
+        land=LandConfig(coarse_px=10, evaluate=choices["evaluate"]),
         reward=RewardConfig(
             kind=choices["kind"],
             lifetime=choices["lifetime"],
@@ -86,6 +93,8 @@ def _config(choices: Choices) -> CityConfig:
             diversity=extra,
             cooperation=extra,
             shaping=extra / 20.0,
+            tail_months=choices["tail"] if choices["kind"] == "cash" else 0.0,
+            shared=choices["shared"],
         ),
         phases=cycle if choices["schedule"] == "phases" else (),
         bankrupt_at=1_500,
@@ -119,6 +128,9 @@ def test_any_picks_leave_a_lawful_city(choices: Choices, seed: int) -> None:
                 assert all(torch.isfinite(x.float()).all() for x in seen.tensors().values())
                 world.act(role, {"build": _wild(world, role, generator)})
             spent += start - world.world_state.balance
+            if config.debt == "hard":  # nobody builds on credit that there is not
+                floor = start.clamp(max=-config.credit)
+                assert (world.world_state.balance >= floor).all()
         state = world.world_state
         after = {name: x.clone() for name, x in state.tensors().items()}
         _check_ground(before, after, config)

@@ -97,14 +97,19 @@ def usable(state: State, agent: int, acts: Tensor, ground: Ground, config: CityC
     return torch.where(enough, near, reached)
 
 
+def budget_of(state: State, agent: int, config: CityConfig) -> Tensor | None:
+    """What the agent may spend now `[L]`; None under soft debt."""
+    if config.debt == "soft":
+        return None
+    return (state.balance[:, config.ledgers[agent]] + config.credit).float()
+
+
 def enumerate_set(
     state: State, agent: int, acts: Tensor, tables: Tables, config: CityConfig
 ) -> CandidateSet:
     """The candidates of agent number `agent`, in the lanes where it `acts` `[L]`."""
     universe, device = tables.universes[agent], state.month.device
-    budget = None
-    if config.debt == "hard":
-        budget = (state.balance[:, config.ledgers[agent]] + config.credit).float()
+    budget = budget_of(state, agent, config)
     with unrecorded(device):
         price = slot_price(state, tables.ground, config)
         row, count, dropped = _listed(state, agent, acts, (price, budget), tables, config)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lockstep.worlds.city_growth.candidates import CandidateSet
+from lockstep.worlds.city_growth.candidates import CandidateSet, budget_of
 from lockstep.worlds.city_growth.config import CityConfig
 from lockstep.worlds.city_growth.state import FREE, NEVER, State
 from lockstep.worlds.city_growth.tables import Ground, Tensors
@@ -80,7 +80,9 @@ def build(
     several = slots.shape[-1] > 1
     free = (free | (slots < 0)).all(dim=-1) if several else free.squeeze(-1)  # [L, k]
     money = candidates.money.gather(2, row.unsqueeze(1).expand(-1, 3, -1))  # [L, 3, k]
-    stands = _first_come(offered & free, slots, money[:, 2], candidates.budget)
+    # Of a shared ledger, others may have spent since the candidates were listed.
+    budget = budget_of(state, agent, config)
+    stands = _first_come(offered & free, slots, money[:, 2], budget)
     money *= stands.unsqueeze(1)
 
     up = stands.unsqueeze(-1) & (slots >= 0) if several else stands.unsqueeze(-1)  # [L, k, R]

@@ -13,7 +13,12 @@ from lockstep.core.actions import Action, Observation
 from lockstep.core.streams import Draw, Streams
 from lockstep.core.world import CriticInput, Step
 from lockstep.worlds.city_growth import land, month, observe, turn
-from lockstep.worlds.city_growth.candidates import CandidateSet, enumerate_set, slot_price
+from lockstep.worlds.city_growth.candidates import (
+    CandidateSet,
+    budget_of,
+    enumerate_set,
+    slot_price,
+)
 from lockstep.worlds.city_growth.config import CityConfig
 from lockstep.worlds.city_growth.map import City
 from lockstep.worlds.city_growth.metrics import month_metrics
@@ -217,10 +222,8 @@ class CityGrowth:
             self._blank[agent] = enumerate_set(
                 self.world_state, agent, nobody, self.tables, self.config
             )
-        if self.config.debt == "soft":
-            return self._blank[agent]
-        balance = self.world_state.balance[:, self.config.ledgers[agent]]
-        return replace(self._blank[agent], budget=(balance + self.config.credit).float())
+        budget = budget_of(self.world_state, agent, self.config)
+        return replace(self._blank[agent], budget=budget)
 
     def state(self, role: str) -> CriticInput:
         """The critic's input: every agent's vector, and `state` with all of them at once.

@@ -132,6 +132,22 @@ def test_a_hard_budget_is_spent_in_order() -> None:
     assert world.world_state.count[0, 0].tolist() == [1, 1]
 
 
+@pytest.mark.parametrize("expansion", ["none", "nearest"])
+def test_a_purse_that_two_share_at_once_is_not_spent_twice(expansion: str) -> None:
+    agents = (builder("one", pool="p", start_money=150), builder("two", pool="p", start_money=250))
+    cycle = (PhaseConfig(agents=("one", "two"), concurrent=True),)
+    config = grid(*agents, schedule="phases", phases=cycle, debt="hard", zone_cost=(0, 0, 0),
+                  expansion=expansion, credit=30)  # fmt: skip
+    world = made(config)
+    for role in config.agent_names:
+        assert world.observe(role).features["candidate/budget"][0, 0].item() == 430.0
+    row = {"one": (1, 2, 3), "two": (13, 14, 15)}
+    for role in config.agent_names:
+        world.act(role, picks(world, *row[role][: config.picks]))
+    assert world.world_state.count[0, :, 0].tolist() == [3, 1]  # the first is served first
+    assert world.world_state.balance[0, 0].item() == 0.0
+
+
 @pytest.mark.parametrize(("expansion", "n"), [("nearest", 4), ("cluster", 3)])
 def test_an_anchor_grows_by_the_nearest_of_its_type_and_all_are_paid(
     expansion: str, n: int
