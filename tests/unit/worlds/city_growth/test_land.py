@@ -64,6 +64,17 @@ def test_a_hub_counts_from_its_month_and_by_its_weight() -> None:
     assert land.hub_part(at, 3, city, config)[0] == pytest.approx(0.6, abs=0.01)
 
 
+def test_of_several_hubs_the_strongest_counts_at_each_point() -> None:
+    one, two = Hub(x=16.0, y=20.0), Hub(x=24.0, y=20.0)
+    points = grid_points(40, 40, 4)
+
+    def part(*hubs: Hub) -> land.Floats:
+        config = grid(map=replace(GRID, hubs=hubs))
+        return land.hub_part(points, 5, make_city(0, config.map), config)
+
+    np.testing.assert_allclose(part(one, two), np.maximum(part(one), part(two)))
+
+
 def test_the_road_is_a_ridge_between_the_first_two_hubs_only() -> None:
     config = grid(map=replace(GRID, hubs=(Hub(x=10.0, y=20.0), Hub(x=30.0, y=20.0))))
     city = make_city(0, config.map)
@@ -119,6 +130,19 @@ def test_each_part_has_its_weight() -> None:
         np.testing.assert_allclose(table.value[3], expected[: len(points)])
         assert table.high[3] == pytest.approx(0.7)
         assert table.low[3] == pytest.approx(expected.min())
+
+
+def test_a_month_adds_buildings_by_their_weight_and_normalises_by_the_largest_of_all() -> None:
+    settings = replace(LAND, building_weight=0.5, floor=0.0, inertia=0.0)
+    near = torch.tensor([[0.0, 16.0, torch.inf]])  # squared pixels
+    lift = 0.5 * torch.tensor([1.0, math.exp(-0.5), 0.0])
+    value = torch.tensor([0.2, 0.4, 0.6])
+    for high in (0.9, 0.5):  # of the tabled sum; then the slots themselves are higher
+        tabled = torch.tensor([[*value.tolist(), 0.1, high]])
+        total = value + lift
+        top = max(high, float(total.max()))
+        expected = ((total - 0.1) / (top - 0.1)).unsqueeze(0)
+        torch.testing.assert_close(land.refresh(tabled, near, None, settings), expected)
 
 
 def test_slots_and_pixels_agree_when_they_share_the_normaliser() -> None:

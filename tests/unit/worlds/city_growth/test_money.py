@@ -84,6 +84,9 @@ def test_debt_is_counted_once_a_month_and_by_its_state_at_the_end() -> None:
     play(world, one=[0])
     step = play(world)
     assert step.metrics["debt_months_one"][0].item() == 2 * 2  # times the months
+    idle = made(_in_debt(horizon=2))
+    play(idle)
+    assert play(idle).metrics["debt_months_one"][0].item() == 0  # its balance is 0
     assert step.metrics["lowest_balance_one"][0].item() < 0
 
 
@@ -93,6 +96,9 @@ def test_interest_is_charged_on_debt_alone_in_whole_thousands() -> None:
     play(free, one=[0])
     debt = -_balance(free)[0]
     assert _balance(world)[0] == _balance(free)[0] - round(debt * 0.2)
+    term = play(world).metrics["reward_debt_one"][0].item() * world.config.reward.scale
+    penalty = world.config.debt_penalty * _balance(world)[0]  # the debt with its interest
+    assert term == pytest.approx(penalty, rel=1e-4)
     rich = made(grid(interest=1.2))
     play(rich)
     assert _balance(rich) == [1000.0]
@@ -102,9 +108,12 @@ def test_the_debts_of_a_pool_are_borne_in_equal_parts() -> None:
     agents = tuple(builder(name, pool="p", start_money=0) for name in ("one", "two"))
     world = made(grid(*agents, interest=1.2))
     step = play(world, one=[0])
-    for term in ("debt", "interest"):
+    debt = -_balance(world)[0]
+    interest = debt - debt / 1.1
+    for term, whole in (("debt", 0.1 * debt), ("interest", interest)):
         one, two = (step.metrics[f"reward_{term}_{name}"][0].item() for name in ("one", "two"))
         assert one == two < 0
+        assert (one + two) * world.config.reward.scale == pytest.approx(-whole, abs=0.5)
 
 
 def test_bankruptcy_may_cost_the_turn() -> None:
