@@ -12,6 +12,7 @@ from lockstep.core.streams import Streams, lane_keys
 from lockstep.learners.config import PPOConfig
 from lockstep.learners.ppo import PPO
 from lockstep.worlds.uav_mec.config import SCENARIOS
+from lockstep.worlds.uav_mec.heuristics import HEURISTICS
 from lockstep.worlds.uav_mec.world import UavMec
 
 pytestmark = [
@@ -28,7 +29,7 @@ def full_precision():
     torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def trained(device, *, graphs=False, updates=5, seeds=(0, 1), config=None):
+def trained(device, *, graphs=False, updates=5, seeds=(0, 1), config=None, lessons=0):
     config = config or PPOConfig(hidden=32)
     world = UavMec(SCENARIOS["demo"], lanes=len(seeds) * config.lanes, device=device)
     keys = lane_keys(seeds, lanes=config.lanes, device=device)
@@ -36,8 +37,8 @@ def trained(device, *, graphs=False, updates=5, seeds=(0, 1), config=None):
     learner = PPO(config, world.spec, seeds=seeds, device=device, graphs=graphs)
     collector = Collector(world, learner, Streams(keys), graphs=graphs)
     rollout, stats = learner.rollout(), []
-    for _ in range(updates):
-        collector.collect(rollout)
+    for update in range(updates):
+        collector.collect(rollout, script=HEURISTICS["greedy"] if update < lessons else None)
         stats.append(learner.update(rollout).scalars)
     return learner, rollout, stats
 
@@ -129,6 +130,17 @@ def test_graphs_replay_what_eager_calls_compute(config):
         )
     assert replayed[-1]["audit/mu/log_prob_gap"].max() < (1.0 if loose else 3e-4)
     assert len(plain) == len(replayed)
+
+
+def test_lessons_are_no_part_of_a_graph_and_what_follows_is():
+    config = PPOConfig(hidden=32)
+    eager, _, plain = trained("cuda", config=config, updates=6, lessons=2)
+    graph, _, replayed = trained("cuda", graphs=True, config=config, updates=6, lessons=2)
+    for name, p in eager.packs.items():
+        torch.testing.assert_close(p.weights, graph.packs[name].weights, rtol=1e-3, atol=2e-4)
+    for stats in (plain, replayed):
+        taught = ["train/mu/imitation_loss" in update for update in stats]
+        assert taught == [True, True, False, False, False, False]
 
 
 def test_a_pack_of_one_trains_with_fused_attention():
