@@ -44,7 +44,7 @@ class BuildingType:
     prestige: float = 0.0
     """Prestige of one such building."""
     pollution: float = 0.0
-    """Pollution of one such building; counts only in `prestige_rule` "draft"."""
+    """Pollution of one such building; costs prestige only under `prestige_rule` "draft"."""
     min_level: int = 3
     """Lowest slot level it may stand on."""
     footprint: Literal["single", "pair", "block", "cluster"] = "single"
@@ -61,6 +61,7 @@ class BuildingType:
         for field in ("cost", "revenue", "opex"):
             value = getattr(self, field)
             require(value >= 0, f"{field} {where}", "must not be negative", value)
+        require(3 <= self.min_level <= 5, f"min_level {where}", "must be 3, 4 or 5", self.min_level)
         require(2 <= self.cluster <= 4, f"cluster {where}", "must be 2 to 4 slots", self.cluster)
 
 
@@ -92,6 +93,8 @@ class AgentConfig:
     """Largest river premium, as a share of revenue."""
     weights: tuple[float, float, float] = (0.6, 0.2, 0.2)
     """Weights of income, prestige and cost in the score of a candidate."""
+    pollution_share: float = 0.2
+    """Prestige lost for each unit of pollution under `prestige_rule` "draft"."""
     cap_per_type: int = 0
     """Candidates of a type are cut to this many, those of highest land price; 0 keeps all."""
     discount: float = 0.99
@@ -103,7 +106,12 @@ class AgentConfig:
         names = [kind.name for kind in self.types]
         require(bool(names), f"types {where}", "must name at least one", "none")
         require(len(set(names)) == len(names), f"types {where}", "must differ by name", names)
-        for field in ("active_from", "near_px", "cap_per_type", "river_premium", "price_gain"):
+        for kind in self.types:
+            name = f"min_level of building type {kind.name!r}"
+            rule = f"must not exceed max_level {where} ({self.max_level})"
+            require(kind.min_level <= self.max_level, name, rule, kind.min_level)
+        for field in ("active_from", "near_px", "cap_per_type", "river_premium", "price_gain",
+                      "pollution_share"):  # fmt: skip
             value = getattr(self, field)
             require(value >= 0, f"{field} {where}", "must not be negative", value)
         require(self.near_least >= 1, f"near_least {where}", "must be at least 1", self.near_least)

@@ -78,6 +78,11 @@ def test_a_document_with_a_mistake_is_refused_with_its_place(text: str, message:
         (lambda: replace(PLAIN, cost=-1), "cost of building type 'P' must not be negative, got -1"),
         (lambda: replace(PLAIN, name=""), "name of building type '' must not be empty"),
         (lambda: replace(PLAIN, cluster=9), "cluster of building type 'P' must be 2 to 4 slots"),
+        (lambda: replace(PLAIN, min_level=6), "min_level of building type 'P' must be 3, 4 or 5"),
+        (
+            lambda: builder(types=(replace(PLAIN, min_level=5),), max_level=4),
+            r"min_level of building type 'P' must not exceed max_level of agent 'one' \(4\), got 5",
+        ),
         (lambda: builder(types=()), "types of agent 'one' must name at least one, got none"),
         (lambda: builder(types=(PLAIN, PLAIN)), "types of agent 'one' must differ by name"),
         (lambda: builder(near_px=-1.0), "near_px of agent 'one' must not be negative, got -1.0"),
