@@ -21,6 +21,7 @@ def world_metrics(config: CityConfig) -> tuple[Metric, ...]:
     ]
     episode = [
         Metric(name="return", unit=_MONEY, meaning="all agents' returns", better="higher"),
+        Metric(name="decisions", unit="1", meaning="turns taken by all agents"),
         Metric(name="candidates_mean", unit="1", meaning="mean size K of a decision's set"),
         Metric(name="candidates_max", unit="1", meaning="largest K"),
         Metric(name="dropped", unit="1", meaning="candidates left out by caps"),
@@ -73,14 +74,15 @@ def _episode(state: State, ended: Tensor, ground: Ground, config: CityConfig) ->
     """The numbers of the episodes that end `[L, n]`, times their months; 0 for the others."""
     tally = {name: state.tally[..., i] for i, name in enumerate(TALLY)}  # [L, A]
     total = state.tally.sum(dim=1)  # [L, n]
-    decisions = total[:, TALLY.index("decisions")].clamp(min=1.0)
+    decisions = total[:, TALLY.index("decisions")]
     balance = state.balance.index_select(1, ground.ledger)  # [L, A]
     ledger = state.ledger.index_select(1, ground.ledger)  # [L, A, n]
     columns = [
         torch.stack(
             (
                 total[:, TALLY.index("return")],
-                total[:, TALLY.index("candidates")] / decisions,
+                decisions,
+                total[:, TALLY.index("candidates")] / decisions.clamp(min=1.0),
                 tally["most"].amax(dim=1),
                 total[:, TALLY.index("dropped")],
                 total[:, TALLY.index("conflicts")],

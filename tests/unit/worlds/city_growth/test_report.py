@@ -181,3 +181,17 @@ def test_what_is_shown_exists():
     _, _, step = played(capped, "skip")
     metrics = {name: np.array([float(x[0]) / SMALL.horizon]) for name, x in step.metrics.items()}
     assert 0.0 < report.derived(capped, metrics)["looked_at"] < 0.6
+
+
+def test_what_was_looked_at_is_told_of_the_turns_there_were():
+    """Bankruptcy ends this episode in its first month: 3 candidates of 16 in the only turn."""
+    agent = builder(start_money=0, cap_per_type=3)
+    config = grid(agent, bankruptcy="terminate", bankrupt_at=100)
+    world = CityGrowth(config, lanes=1)
+    world.reset(lane_keys([0], lanes=1))
+    world.act("one", picks(world, 1))
+    step = world.advance()
+    assert step.terminated.all()
+    metrics = {name: np.array([float(x[0])]) for name, x in step.metrics.items()}
+    assert (metrics["decisions"], metrics["candidates_mean"]) == (1, 4)
+    assert report.derived(config, metrics)["looked_at"] == 3 / 16
