@@ -59,8 +59,8 @@ class Transitions(NamedTuple):
 class Replay:
     """A ring of `rows + 1` rows of every lane, of which the newest waits for its successor.
 
-    A row is kept once: what it led to is the row after it. Nothing here waits for the host, so
-    pushing and drawing can be captured.
+    A row is kept once: what it led to is the row after it. Pushing and drawing do not wait for the
+    host, so they can be captured.
     """
 
     def __init__(
@@ -143,14 +143,19 @@ class Replay:
         )
 
     def state(self) -> dict[str, Any]:
-        """All rows, filled or not, and how many were ever written, as they lie here."""
-        return {"rows": self.kept.tensors(), "written": self.written}
+        """The rows that are filled, and how many were ever written, as they lie here."""
+        return {"rows": self._filled(self.written), "written": self.written}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes them up again in place."""
-        for name, stored in self.kept.tensors().items():
+        for name, stored in self._filled(state["written"]).items():
             write(stored, state["rows"][name], f"the replay's {name}")
         write(self.written, state["written"], "the replay's count")
+
+    def _filled(self, written: Tensor) -> dict[str, Tensor]:
+        """Where rows lie after so many were written; the ring fills from its beginning."""
+        count = min(int(written), self.rows + 1)
+        return {name: stored[:, :count] for name, stored in self.kept.tensors().items()}
 
 
 def unique_share(place: Tensor) -> Tensor:

@@ -55,7 +55,8 @@ def plain(key: str) -> str:
 def fit(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
     """The state `found` under the names of `wanted`; Misfit where a part, shape or dtype differs.
 
-    Parts are named by their way from the top, `learner/weights/critic`; a missing branch once.
+    Parts are named by their way from the top, `learner/weights/critic`; a missing branch once. What
+    is empty at first, such as a replay, may have grown: a length of 0 fits every other.
     """
     missing: list[str] = []
     unexpected: list[str] = []
@@ -74,7 +75,7 @@ def fit(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
     def part(found: Any, wanted: Any, way: str) -> Any:
         if isinstance(found, Mapping) and isinstance(wanted, Mapping):
             return walk(found, wanted, f"{way}/")
-        if _kind(found) != _kind(wanted):
+        if not _grown(found, wanted) and _kind(found) != _kind(wanted):
             wrong.append(f"{way} must be {_kind(wanted)}, got {_kind(found)}")
         return found
 
@@ -82,6 +83,15 @@ def fit(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
     if missing or unexpected or wrong:
         raise Misfit(missing, unexpected, wrong)
     return fitted
+
+
+def _grown(found: object, wanted: object) -> bool:
+    """Whether a tensor is one that was empty, but for the length in which it has grown."""
+    if not isinstance(found, Tensor) or not isinstance(wanted, Tensor):
+        return False
+    if found.dtype != wanted.dtype or found.ndim != wanted.ndim:
+        return False
+    return all(now == was or was == 0 for now, was in zip(found.shape, wanted.shape, strict=True))
 
 
 def _kind(value: object) -> str:

@@ -78,3 +78,11 @@ def test_what_fits_comes_under_the_names_that_were_wanted():
     fitted = fit(found, {"net": {"w": torch.zeros(2)}, "n": 0})
     assert torch.equal(fitted["net"]["w"], torch.ones(2))
     assert fitted["n"] == 3
+
+
+def test_what_was_empty_may_have_grown_in_that_length_alone():
+    empty = {"replay": torch.zeros(2, 0, 5)}
+    assert fit({"replay": torch.ones(2, 7, 5)}, empty)["replay"].shape == (2, 7, 5)
+    for other in (torch.zeros(2, 7, 6), torch.zeros(2, 7), torch.zeros(2, 7, 5).int()):
+        with pytest.raises(Misfit, match=r"replay must be float32 of shape \(2, 0, 5\), got"):
+            fit({"replay": other}, empty)
