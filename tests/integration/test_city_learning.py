@@ -7,6 +7,7 @@ import torch
 
 from lockstep.core.streams import lane_keys
 from lockstep.learners.ppo import PPO
+from lockstep.nets.rows import RowScorer
 from lockstep.run.config import preset
 from lockstep.run.policy import HeuristicPolicy, LearnedPolicy, Policy
 from lockstep.run.trainer import Trainer
@@ -102,6 +103,34 @@ def test_what_was_learned_on_60_slots_plays_200_better_than_chance() -> None:
     chance = HeuristicPolicy(HEURISTICS["random"], label="random")
     gap = returns(LearnedPolicy(wide), unseen, lanes=4) - returns(chance, unseen, lanes=4)
     assert (gap > 0).all(), gap
+
+
+def test_lists_of_candidates_and_padded_ones_give_the_same_decisions() -> None:
+    """On the CPU rows that exist are listed, which is faster there; elsewhere they are padded."""
+    config = preset("city-growth", scenario="small")
+    spec = CityGrowth(config.world, lanes=1).spec
+    learner = PPO(replace(config.learner, lanes=8), spec, seeds=[1], device="cpu")
+    with torch.no_grad():
+        learner.policies["ind"].weights.mul_(3.0)  # away from uniform
+    world = CityGrowth(config.world, lanes=8)
+    world.reset(lane_keys([3], lanes=8))
+    for _ in range(4):
+        for role in config.world.agent_names:
+            world.act(role, HEURISTICS["npv"](world, role))
+        world.advance()
+    seen, picked = world.observe("ind"), HEURISTICS["random"](world, "ind")
+    memory, starts = learner.memory("ind"), torch.ones(8, dtype=torch.bool)
+    scorers = [m for m in learner.policies["ind"].module.modules() if isinstance(m, RowScorer)]
+    found = []
+    for listed in (True, False):
+        assert [scorer.ragged for scorer in scorers] == [True]
+        scorers[0].ragged = listed
+        law, _ = learner.policy("ind", seen, memory, starts)
+        found.append((*law.log_prob_and_entropy(picked), law.mode()["build"].double()))
+        scorers[0].ragged = True
+    assert found[0][0].std() > 0.01
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=0.0)
 
 
 def test_shuffling_the_candidates_shuffles_their_probabilities() -> None:

@@ -11,6 +11,7 @@ from lockstep.worlds.city_growth.config import CityConfig, RewardConfig
 from lockstep.worlds.city_growth.heuristics import HEURISTICS
 from lockstep.worlds.city_growth.month import active_terms
 from tests.unit.worlds.city_growth.helpers import (
+    GRID,
     PLAIN,
     SMALL,
     builder,
@@ -143,6 +144,15 @@ def test_prestige_diversity_and_cooperation_are_worth_their_weight() -> None:
     play(world)
     step = play(world, one=[12])  # the other type was built two months ago
     assert step.metrics["reward_diversity_one"][0].item() * 1e5 == pytest.approx(20.0)
+
+
+def test_cooperation_counts_others_buildings_5_to_20_pixels_away() -> None:
+    away_px = (0.0, 4.9, 5.0, 20.0, 20.1)  # the first is built on by `two`, the others by `one`
+    slots = tuple((10.0 + x, 20.0, 0.0, 3) for x in away_px)
+    config = grid(builder("one"), builder("two"), map=replace(GRID, slots=slots), builds=4,
+                  reward=RewardConfig(cooperation=10.0))  # fmt: skip
+    step = play(made(config), one=[1, 2, 3, 4], two=[0])
+    assert step.metrics["reward_cooperation_two"][0].item() * 1e5 == pytest.approx(20.0)
 
 
 def test_the_tail_credits_what_stands_at_the_horizon() -> None:
