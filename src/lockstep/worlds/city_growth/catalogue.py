@@ -77,7 +77,6 @@ EDU = AgentConfig(
     price_gain=0.10,
     river_premium=0.15,
     weights=(0.45, 0.45, 0.10),
-    pollution_share=0.25,
 )
 COUNCIL = AgentConfig(
     name="council",

@@ -93,8 +93,6 @@ class AgentConfig:
     """Largest river premium, as a share of revenue."""
     weights: tuple[float, float, float] = (0.6, 0.2, 0.2)
     """Weights of income, prestige and cost in the score of a candidate."""
-    pollution_share: float = 0.2
-    """Prestige lost for each unit of pollution under `prestige_rule` "draft"."""
     cap_per_type: int = 0
     """Candidates of a type are cut to this many, those of highest land price; 0 keeps all."""
     discount: float = 0.99
@@ -110,8 +108,7 @@ class AgentConfig:
             name = f"min_level of building type {kind.name!r}"
             rule = f"must not exceed max_level {where} ({self.max_level})"
             require(kind.min_level <= self.max_level, name, rule, kind.min_level)
-        for field in ("active_from", "near_px", "cap_per_type", "river_premium", "price_gain",
-                      "pollution_share"):  # fmt: skip
+        for field in ("active_from", "near_px", "cap_per_type", "river_premium", "price_gain"):
             value = getattr(self, field)
             require(value >= 0, f"{field} {where}", "must not be negative", value)
         require(self.near_least >= 1, f"near_least {where}", "must be at least 1", self.near_least)

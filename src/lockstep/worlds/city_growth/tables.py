@@ -345,7 +345,8 @@ def _rows(
     ).numpy()
     prestige = np.full(len(slots), kind.prestige)
     if config.prestige_rule == "draft":
-        prestige = prestige + (zone == 0) - agent.pollution_share * kind.pollution
+        share = 0.25 if agent.name == "edu" else 0.2
+        prestige = prestige + (zone == 0) - share * kind.pollution
     hubs = [
         np.minimum(mean(to_hub[:, h]) / HUB_SCALE_PX, 1.0)
         if h < to_hub.shape[1]

@@ -148,9 +148,8 @@ def test_the_draft_rule_of_prestige_counts_nearness_adjacency_and_pollution() ->
     world.act("edu", {"build": torch.tensor([[[1, 0, 0]]]).expand(2, -1, -1)})  # slot 0
     world.advance()
     found = world.candidates("edu")
-    dirty = replace(agent, pollution_share=0.5)
-    other = made(grid(dirty, prestige_rule="draft")).candidates("edu")
-    assert other.prestige[0, 0].item() == pytest.approx(0.2 + 1 - 0.5 * 0.2)
+    other = made(grid(replace(agent, name="other"), prestige_rule="draft")).candidates("other")
+    assert other.prestige[0, 0].item() == pytest.approx(0.2 + 1 - 0.2 * 0.2)
     by_slot = {
         int(s): float(q) for s, q in zip(found.slots[0, :15, 0], found.prestige[0], strict=False)
     }
