@@ -3,20 +3,24 @@
 import csv
 import json
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from torch import Tensor
 
 import lockstep as ls
 from lockstep.cli import compare as verb, demo_fault
 from lockstep.core.streams import lane_keys
+from lockstep.core.world import Step
 from lockstep.errors import BadInput
 from lockstep.learners.config import PPOConfig
 from lockstep.run.config import preset
 from lockstep.run.evaluate import EVALUATION_SEED
+from lockstep.run.policy import HeuristicPolicy
 from lockstep.run.solver_report import compare, contest
 from lockstep.worlds.city_growth.notes import RecordedCity
 from lockstep.worlds.registry import heuristics, scenarios
@@ -135,6 +139,36 @@ def test_a_run_that_does_not_fit_the_scenario_is_refused(
     (tmp_path / "other.toml").write_text(document)
     with pytest.raises(BadInput, match=message):
         verb.main(["city-growth", f"--solvers=npv,{run}", f"--scenario={tmp_path / 'other.toml'}"])
+
+
+class Slow:
+    """Slow at first, and in a world that nobody looked at on its behalf."""
+
+    label, groups = "slow", 1
+
+    def __init__(self) -> None:
+        self.begun = self.steps = 0
+
+    def begin(self, keys: Tensor) -> None:
+        self.begun, self.steps = self.begun + 1, 0
+
+    def step(self, world: Any, *, deterministic: bool = True) -> Step:
+        if self.begun == 1:
+            time.sleep(2.0)
+        assert not world._sets
+        self.steps += 1
+        return HeuristicPolicy(heuristics("city-growth")["npv"], label="").step(world)
+
+
+def test_time_counts_from_the_second_step_of_a_policy_and_with_its_own_looks():
+    asked = contest("city-growth", ["npv"], scenarios=2, scenario="tiny-9")
+    slow = Slow()
+    found = compare(replace(asked, policies=(*asked.policies, slow)))
+    npv, played = found.solvers
+    assert (slow.begun, slow.steps) == (2, 4)
+    assert played.seconds < 2.0
+    assert played.decisions == npv.decisions == 2 * 4
+    assert played.metrics["return"].tolist() == npv.metrics["return"].tolist()
 
 
 def test_the_table_says_what_the_json_says(capsys: pytest.CaptureFixture[str]):

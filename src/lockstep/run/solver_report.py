@@ -160,10 +160,13 @@ def contest(
 def compare(asked: Contest, *, on_done: Callable[[Played], None] | None = None) -> Comparison:
     """Plays every scenario with every solver; `on_done` hears of each solver that is through."""
     report, config = report_of(asked.config), asked.config
-    world = worlds.build(config, lanes=len(asked.keys), device=torch.device("cpu"), compile=False)
+    world, copy = (
+        worlds.build(config, lanes=len(asked.keys), device=torch.device("cpu"), compile=False)
+        for _ in range(2)
+    )
     found = []
     for policy in asked.policies:
-        played = _play(policy, world, asked.keys, deterministic=asked.deterministic)
+        played = _play(policy, world, copy, asked.keys, deterministic=asked.deterministic)
         if report is not None:
             more = report.derived(config, played.metrics)
             played = replace(played, metrics=played.metrics | more)
@@ -184,16 +187,24 @@ def compare(asked: Contest, *, on_done: Callable[[Played], None] | None = None) 
 
 
 @torch.no_grad()
-def _play(policy: Policy, world: World, keys: Tensor, *, deterministic: bool) -> Played:
-    """One episode of every scenario, side by side."""
-    world.reset(keys)
-    policy.begin(keys)
+def _play(
+    policy: Policy, world: World, copy: World, keys: Tensor, *, deterministic: bool
+) -> Played:
+    """One episode of every scenario, side by side; `copy` is asked what would cost `world` time.
+
+    The first step of a policy makes what later ones use, so one is taken before time counts.
+    """
+    for warm_up in (True, False):
+        world.reset(keys)
+        policy.begin(keys)
+        if warm_up:
+            policy.step(world, deterministic=deterministic)
     whole = Whole(world)
     reward = {role.name: torch.zeros(world.lanes, dtype=torch.float64) for role in world.spec.roles}
     decisions, seconds = 0, 0.0
     with threads(1):
         for _ in range(world.spec.horizon):
-            decisions += _deciding(world, whole.running)
+            decisions += _deciding(world, copy, whole.running)
             begun = time.perf_counter()
             step = policy.step(world, deterministic=deterministic)
             seconds += time.perf_counter() - begun
@@ -205,11 +216,15 @@ def _play(policy: Policy, world: World, keys: Tensor, *, deterministic: bool) ->
     return Played(label=policy.label, metrics=metrics, decisions=decisions, seconds=seconds)
 
 
-def _deciding(world: World, running: Tensor) -> int:
-    """How many agents decide in this step, in the scenarios still running."""
+def _deciding(world: World, copy: World, running: Tensor) -> int:
+    """How many agents decide in this step, in the scenarios still running.
+
+    A world may keep what it showed, so looking at `world` itself would spare some policies work.
+    """
     if world.spec.every_step:
         return int(running.sum()) * sum(role.agents for role in world.spec.roles)
-    acts = [world.observe(role.name).acts[running] for role in world.spec.roles]
+    copy.load_state_dict(world.state_dict())
+    acts = [copy.observe(role.name).acts[running] for role in world.spec.roles]
     return sum(int(flags.sum()) for flags in acts)
 
 
