@@ -269,6 +269,18 @@ def test_looking_ahead_counts_income_that_a_cash_reward_pays_later():
     assert int(LookAhead(months=1)(world, "ind")["build"].count_nonzero()) > 0
 
 
+def test_looking_ahead_counts_nothing_of_the_episode_after_a_bankruptcy():
+    """One copy ends in its first month and starts afresh; the other goes on without building."""
+    config = grid(builder(start_money=0), bankruptcy="terminate", bankrupt_at=100, horizon=12)
+    world, turns = made(config, lanes=1), torch.tensor([[[1, 0, 0], [0, 0, 0]]])
+    worth = LookAhead(months=6)._worth(world, "one", turns)[0]
+    world.act("one", {"build": turns[:, :1]})
+    step = world.advance()
+    assert step.terminated.all()
+    assert worth[0].item() == pytest.approx(step.reward["one"].item())
+    assert worth[1].item() != pytest.approx(worth[0].item())
+
+
 def test_own_reward_is_what_a_selfish_agent_looks_at():
     own = episode(POOR, LookAhead(whose="own"), lanes=2)
     assert not torch.equal(own, episode(POOR, LookAhead(whose="all"), lanes=2))

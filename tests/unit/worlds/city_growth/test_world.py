@@ -236,6 +236,25 @@ def test_a_heuristic_needs_no_look_before_it_acts() -> None:
         assert step.metrics["refused"].sum() == step.metrics["conflicts"].sum() == 0
 
 
+def test_sizes_of_sets_are_told_over_all_turns_of_all_agents() -> None:
+    world = made(replace(SMALL, horizon=4), lanes=3)
+    sizes: list[Tensor] = []
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(4):
+        for role in (role for phase in world.spec.phases for role in phase):
+            seen = world.observe(role)
+            if seen.acts.all():
+                sizes.append(seen.legal["build"].sum(dim=-1).flatten())
+            world.act(role, random_picks(world, role, generator))
+        step = world.advance()
+    size = torch.stack(sizes).float()  # [turns, L]
+    assert len(size) == 5  # industry twice, education twice, the council once
+    told = {name: x / 4 for name, x in step.metrics.items()}
+    assert told["decisions"].tolist() == [5.0] * 3
+    torch.testing.assert_close(told["candidates_mean"], size.mean(dim=0))
+    torch.testing.assert_close(told["candidates_max"], size.amax(dim=0))
+
+
 def test_heuristics_are_ordered_as_common_sense_says() -> None:
     totals: dict[str, float] = {}
     for name, rule in RULES.items():
