@@ -1,10 +1,13 @@
 """Learning on the city world: tiny maps against the best plan, cities never seen against solvers.
 
-    OMP_NUM_THREADS=1 PYTHONPATH=src python benchmarks/learning_city_growth.py --cuda --jobs 16 \
-        --seconds 430 --out learning.json
+    python benchmarks/learning_city_growth.py --only taught --seconds 3600
+    python benchmarks/learning_city_growth.py --cuda --jobs 16 --seconds 430
 
-Without --cuda the default scenario trains on the CPU, each seed in a process of its own; --quick
-only shows that every job runs; --show FILE prints the table of a file.
+Without --cuda everything trains on the CPU, each seed in a process of its own; --quick only shows
+that every job runs; --show FILE prints the table of a file. Runs of other jobs stay in the file.
+
+Jobs that are *taught* imitate a solver that plays futures in copies of the city (`look-ahead`), and
+see no reward but through the critic; the others learn from rewards alone.
 
 There are three sets of cities. Policies train on those of the scenario. Now and then they play 32
 others, whose mean return decides which weights of each seed are kept. What the table tells is how
@@ -12,7 +15,7 @@ the kept weights play 20 further ones, which nothing was ever chosen by; each is
 with the most likely decisions, and differences to a solver are taken city by city. What is trained
 on 60 slots, and kept for how it plays 60, also plays 200. On a tiny map the last weights play.
 
-Step sizes stay for the first half of the time and then fall to a twentieth. Agents trained with
+Step sizes stay for the first half of the training and then fall to a twentieth. Agents trained with
 `shared=1` are paid as a team; the return they play for is the same sum. Every process writes what
 it knows after each check and ends by itself in time, so that a run cut short keeps its numbers.
 """
@@ -66,10 +69,14 @@ class Job:
     """Lanes there, if not the scenario's."""
     updates: int = 0
     """Most updates, if not as many as the time allows."""
+    teacher: str = ""
+    """The solver that decides in all of them and is imitated, if it is taught."""
 
     @property
     def name(self) -> str:
         """Scenario, and what was changed."""
+        if self.teacher:
+            return f"{self.scenario} taught by {self.teacher}"
         return f"{self.scenario} shared={self.shared:g}" if self.shared else self.scenario
 
     @property
@@ -79,6 +86,8 @@ class Job:
 
 
 JOBS = (
+    Job(scenario="default", plays=("default",), teacher="look-ahead", updates=16),
+    Job(scenario="village", plays=("village", "default"), teacher="look-ahead", updates=16),
     Job(scenario="default", plays=("default",), shared=1.0, gpu=True, lanes=96),
     Job(scenario="village", plays=("village", "default")),
     Job(scenario="tiny-9", plays=("tiny-9",), updates=200),
@@ -95,7 +104,8 @@ def config_of(job: Job, seeds: tuple[int, ...], *, cuda: bool) -> TrainConfig:
     if cuda and job.gpu:
         learner = replace(learner, lanes=job.lanes or learner.lanes)
     device = "cuda" if cuda and job.gpu else "cpu"
-    return replace(config, world=world, learner=learner, seeds=seeds, device=device)
+    taught = {"teacher": job.teacher, "lessons": job.updates} if job.teacher else {}
+    return replace(config, world=world, learner=learner, seeds=seeds, device=device, **taught)
 
 
 class Arena:
@@ -224,6 +234,7 @@ def train(job: Job, seeds: tuple[int, ...], *, cuda: bool, until: float, out: Pa
     checks, looking, over = list[dict[str, Any]](), 5.0, False
     while not over:
         share = (time.time() - began) / (until - began)
+        share = trainer.updates / job.updates if job.updates else share
         if not job.tiny:
             rates.set(share)
         started = time.time()
@@ -259,6 +270,7 @@ def _record(
         "lanes": learner.lanes,
         "updates": trainer.updates,
         "kept": keeper.since,
+        "machine": machine(),
         "env_steps": trainer.updates * learner.lanes * learner.steps,
         "minutes": checks[-1]["minutes"],
         "plays": kept,
@@ -294,7 +306,7 @@ def plan(args: argparse.Namespace) -> list[tuple[int, tuple[int, ...]]]:
     runs: list[tuple[int, tuple[int, ...]]] = []
     for i, job in enumerate(JOBS):
         seeds = tuple(range(args.seeds))
-        if args.only not in ("", job.scenario):
+        if args.only not in job.name:
             continue
         if job.gpu and args.cuda:
             runs.append((i, seeds))
@@ -307,6 +319,9 @@ def run_all(args: argparse.Namespace, until: float) -> list[dict[str, Any]]:
     """Every planned run in a process of its own, a few at a time; what they have written."""
     waiting, running = plan(args), list[tuple[subprocess.Popen[bytes], str]]()
     parts, failed, found = list[Path](), list[str](), list[dict[str, Any]]()
+    planned = {JOBS[i].name for i, _ in waiting}
+    before = json.loads(args.out.read_text())["runs"] if args.out.exists() else []
+    others = [run for run in before if run["job"] not in planned]
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as scratch:
         while waiting or running:
@@ -326,8 +341,8 @@ def run_all(args: argparse.Namespace, until: float) -> list[dict[str, Any]]:
             written = [json.loads(part.read_text()) for part in parts if part.exists()]
             if written != found:
                 found = written
-                _write(args.out, {"machine": machine(), "runs": found, "failed": failed})
-        _write(args.out, {"machine": machine(), "runs": found, "failed": failed})
+                _write(args.out, {"runs": [*found, *others], "failed": failed})
+        _write(args.out, {"runs": [*found, *others], "failed": failed})
     for line in failed:
         print(line, file=sys.stderr)
     return found
@@ -376,7 +391,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
     parser.add_argument("--seconds", type=float, default=430.0, help="for everything together")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--only", default="", help="one scenario's jobs")
+    parser.add_argument("--only", default="", help="the jobs whose names hold this word")
     parser.add_argument("--cuda", action="store_true")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--out", type=Path, default=RESULTS)
