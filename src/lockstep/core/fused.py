@@ -31,6 +31,11 @@ def switched(on: bool) -> Iterator[None]:
         _on = before
 
 
+def allowed() -> bool:
+    """Whether other kernels than those that torch takes by itself may take over."""
+    return _on
+
+
 def fits(x: Tensor) -> bool:
     """Whether the kernels take over for `x`."""
     return _on and _TRITON and x.is_cuda and x.dtype != torch.float64

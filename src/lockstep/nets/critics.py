@@ -5,11 +5,12 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, scaled_dot_product_attention
+from torch.nn.functional import scaled_dot_product_attention
 
 from lockstep.core import fused
 from lockstep.core.world import WorldSpec
 from lockstep.nets.layers import Dense, mlp
+from lockstep.nets.products import linear
 
 
 class AttentionCritic(nn.Module):

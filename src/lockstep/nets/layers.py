@@ -7,6 +7,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from lockstep.nets.products import linear
+
 HIDDEN_GAIN = math.sqrt(2.0)
 
 
@@ -30,6 +32,10 @@ class Dense(nn.Linear):
         nn.init.orthogonal_(self.weight, gain=self.gain)
         if self.bias is not None:
             nn.init.constant_(self.bias, self.bias_value)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Numbers `[..., n_in]` to `[..., n_out]`."""
+        return linear(x, self.weight, self.bias)
 
 
 def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
