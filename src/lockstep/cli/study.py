@@ -114,7 +114,8 @@ def plan(argv: Sequence[str]) -> int:
         print_json(made.to_json())
         return 0
     console = _console()
-    _say(console, " ".join(filter(None, (study.name, study.grid, "smoke" * study.smoke))))
+    named = (study.name, study.grid, "smoke" * study.smoke, study.precision)
+    _say(console, " ".join(filter(None, named)))
     asked = Table("figure")
     asked.add_column("runs", justify="right")
     for name, runs in made.asked.items():

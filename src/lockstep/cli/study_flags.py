@@ -7,7 +7,7 @@ from typing import Annotated
 import tyro
 
 from lockstep.studies.catalogue import STUDIES, default_root, load
-from lockstep.studies.study import Study
+from lockstep.studies.study import Precision, Study
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,12 +20,15 @@ class StudyFlags:
     """Which grid of values, where the study has several; by default its first."""
     smoke: bool = False
     """The short version: minutes instead of hours, to see that everything works."""
+    precision: Precision | None = None
+    """Arithmetic of the networks, which is part of every trial; by default as the study has it."""
     root: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """Folder of the results; by default studies/<study>, with its grid and smoke in the name."""
+    """Folder of the results; by default studies/<study>, with grid, smoke and precision in its
+    name."""
 
     def load(self) -> tuple[Study, Path]:
         """The study and its root."""
-        study = load(self.study, grid=self.grid, smoke=self.smoke)
+        study = load(self.study, grid=self.grid, smoke=self.smoke, precision=self.precision)
         return study, self.root or default_root(study)
 
     @property

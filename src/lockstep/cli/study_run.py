@@ -22,6 +22,7 @@ from lockstep.studies.local import LocalPool
 from lockstep.studies.packing import MAX_MEMBERS, MAX_MEMBERS_CPU
 from lockstep.studies.schedule import (
     CHECKPOINT_EVERY,
+    Compile,
     Device,
     Place,
     Scheduler,
@@ -29,6 +30,7 @@ from lockstep.studies.schedule import (
     Work,
     until,
 )
+from lockstep.studies.study import wanted
 
 DESCRIPTION = """\
 Train the trials of a study that have no result yet: packs of them in processes of their own, the
@@ -52,6 +54,8 @@ class RunFlags(StudyFlags):
 
     only: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FIGURE")] = ()
     """Names of the figures whose trials are trained; by default all."""
+    learners: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LEARNER")] = ()
+    """Of these, the learners whose trials are trained (ab-mappo, maddpg, ...); by default all."""
     jobs: int = 0
     """Packs at once; 0 takes as many as cores and memory allow."""
     threads: int = 1
@@ -60,6 +64,9 @@ class RunFlags(StudyFlags):
     """Where to train; auto takes the GPU if there is one, and says what it took."""
     max_members: int = 0
     """Most trials that are trained side by side in one pack; 0 takes 48, and 3 on the CPU."""
+    compile: Compile = "off"
+    """Whether packs compile their programs: none, all, or the large ones, which take a GPU most of
+    a minute or longer."""
     max_heavy: int = 0
     """Of the packs that are more than half as large as the largest or keep a replay, so many at
     once; 0 sets no limit."""
@@ -100,10 +107,10 @@ class RunFlags(StudyFlags):
 
 def main(argv: Sequence[str]) -> int:
     """Trains and says how it ended."""
+    since = time.monotonic()
     flags = parse(RunFlags, argv, verb="study run", description=DESCRIPTION)
     study, root = flags.load()
-    for name in flags.only:
-        study.figure(name)
+    wanted(study, flags.only, flags.learners)  # refuses what is not there before a root is made
     console = Console()
     device = _device(flags, console)
     most = MAX_MEMBERS_CPU if device == "cpu" else MAX_MEMBERS
@@ -112,7 +119,9 @@ def main(argv: Sequence[str]) -> int:
             device=device,
             threads=flags.threads,
             max_members=flags.max_members or most,
+            compile=flags.compile,
             only=flags.only,
+            learners=flags.learners,
             source=flags.source,
             keep=flags.keep,
             checkpoint_every=flags.checkpoint_every,
@@ -133,9 +142,10 @@ def main(argv: Sequence[str]) -> int:
             return 0
         stack.callback(place.pool.close)
         _say(console, f"up to {place.limits.slots} packs at once; logs are in {scheduler.logs}")
+        place = replace(place, limits=_in_time(place.limits, flags.start_until, since=since))
         with _teller(console) as tell:
             outcome = scheduler.run(
-                work, place, on_event=tell, stopped=until(flags.stop_after, stopped)
+                work, place, on_event=tell, stopped=until(flags.stop_after, stopped, since=since)
             )
         return _end(outcome, by_hand=stopped(), console=console)
 
@@ -187,14 +197,9 @@ def _place(flags: RunFlags, settings: Settings, work: Work, scheduler: Scheduler
         # The time that a job waits in the queue is not its own: Slurm holds the clock.
         return Place(pool=slurm, limits=_limits(flags, scheduler, flags.jobs or JOBS, 0.0))
     assert settings.device != "auto"
-    slots = budget.slots(
-        flags.jobs,
-        threads=flags.threads,
-        replays=work.replays,
-        device=settings.device,
-    )
+    slots = budget.slots(flags.jobs, threads=flags.threads, device=settings.device)
     limits = _limits(flags, scheduler, slots, flags.timeout)
-    memory = budget.gpu_room(settings.device)
+    memory = budget.room(settings.device)
     return Place(pool=LocalPool(extra), limits=replace(limits, memory=memory))
 
 
@@ -204,8 +209,13 @@ def _limits(flags: RunFlags, scheduler: Scheduler, slots: int, timeout: float) -
         heavy=flags.max_heavy,
         room=budget.disk_room(scheduler.root),
         timeout=timeout,
-        start_until=flags.start_until,
     )
+
+
+def _in_time(limits: Limits, start_until: float, *, since: float) -> Limits:
+    """The limits with what is left of a time that began at `since`; 0 sets no limit."""
+    left = max(start_until - (time.monotonic() - since), 1e-6)
+    return replace(limits, start_until=left) if start_until else limits
 
 
 @contextmanager

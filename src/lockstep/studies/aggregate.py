@@ -141,6 +141,7 @@ class Results:
             "study": study.name,
             "grid": study.grid,
             "smoke": study.smoke,
+            "precision": study.precision,
             "hash": study.hash,
             "left_out": list(self.left_out),
             "figures": {

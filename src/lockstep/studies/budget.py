@@ -1,6 +1,5 @@
 """How many processes may train at once, and how many threads each of them gets; no torch."""
 
-import math
 import os
 import shutil
 import subprocess
@@ -47,15 +46,18 @@ def thread_environment(threads: int) -> dict[str, str]:
     return dict.fromkeys(THREAD_VARIABLES, str(threads))
 
 
-def cpu_slots(asked: int, *, threads: int, cores: int, available: float, replays: int = 0) -> int:
+def cpu_slots(asked: int, *, threads: int, cores: int, available: float) -> int:
     """Processes at once on the CPU: as asked, as cores allow and as memory allows; at least one.
 
-    `asked` 0 means as many as there is room for. `available` is free memory in bytes, `replays` the
-    most members with a replay that a process may have.
+    `asked` 0 means as many as there is room for. `available` is free memory in bytes.
     """
-    each = PER_PROCESS + replays * PER_REPLAY
-    fits = min(cores // threads, int((available - RESERVE) // each))
+    fits = min(cores // threads, int((available - RESERVE) // PER_PROCESS))
     return max(1, min(asked, fits) if asked else fits)
+
+
+def need(device: str, *, agents: int, replays: int = 0) -> float:
+    """Bytes that a pack is expected to take where it trains: of the GPU, or of the machine."""
+    return gpu_need(agents, replays) if device == "cuda" else PER_PROCESS + replays * PER_REPLAY
 
 
 def gpu_need(agents: int, replays: int = 0) -> float:
@@ -73,20 +75,19 @@ def gpu_slots(asked: int, *, need: float, cores: int, free: float) -> int:
     return max(1, min(asked, fits) if asked else fits)
 
 
-def slots(asked: int, *, threads: int, replays: int, device: str) -> int:
-    """Processes at once on this machine, as it is now.
-
-    On a GPU their memory is shared out job by job (`gpu_room`), and replays lie there.
-    """
-    available = float(psutil.virtual_memory().available)
-    replays = 0 if device == "cuda" else replays
-    fits = cpu_slots(asked, threads=threads, cores=cores(), available=available, replays=replays)
+def slots(asked: int, *, threads: int, device: str) -> int:
+    """Processes at once on this machine, as it is now; `room` says how large they may be."""
+    fits = cpu_slots(asked, threads=threads, cores=cores(), available=_available())
     return min(fits, GPU_PROCESSES) if device == "cuda" else fits
 
 
-def gpu_room(device: str) -> float:
-    """Bytes of the GPU that jobs on `device` may share."""
-    return gpu_free() - GPU_RESERVE if device == "cuda" else math.inf
+def room(device: str) -> float:
+    """Bytes that jobs on `device` may share: of the GPU, or of the machine."""
+    return gpu_free() - GPU_RESERVE if device == "cuda" else _available() - RESERVE
+
+
+def _available() -> float:
+    return float(psutil.virtual_memory().available)
 
 
 def cores() -> int:

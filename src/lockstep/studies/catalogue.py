@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 from lockstep.errors import BadInput, UnknownName
-from lockstep.studies.study import Study
+from lockstep.studies.study import Precision, Study, at_precision
 
 STUDIES = {
     "uav-paper": "lockstep.studies.uav_paper",
@@ -17,11 +17,13 @@ STUDIES = {
 """Names of the studies that come with Lockstep, and the modules that declare them."""
 
 
-def load(name: str, *, grid: str | None = None, smoke: bool = False) -> Study:
+def load(
+    name: str, *, grid: str | None = None, smoke: bool = False, precision: Precision | None = None
+) -> Study:
     """The study called `name`, or declared in the file `name`.
 
     Its module has a function `study(smoke)`, or `study(smoke, grid)` where there is more than one
-    grid; a grid that is not asked for is the function's default.
+    grid; a grid that is not asked for is the function's default, and so is the precision.
     """
     found = module(name)
     declare = getattr(found, "study", None)
@@ -43,12 +45,12 @@ def load(name: str, *, grid: str | None = None, smoke: bool = False) -> Study:
         raise BadInput(
             f"the function study of {name} must return a Study, got {type(declared).__name__}"
         )
-    return declared
+    return declared if precision is None else at_precision(declared, precision)
 
 
 def default_root(study: Study) -> Path:
     """Where a study keeps its results unless asked for otherwise."""
-    parts = [study.name, study.grid, "smoke" if study.smoke else ""]
+    parts = [study.name, study.grid, "smoke" if study.smoke else "", study.precision]
     return Path("studies") / "-".join(part for part in parts if part)
 
 

@@ -31,7 +31,7 @@ class Job:
     room: float = 0.0
     """Bytes that it may take on the disk while it goes on, where that is much."""
     memory: float = 0.0
-    """Bytes that it is expected to take of a GPU that jobs share."""
+    """Bytes that it is expected to take of the memory that jobs share, a GPU's or the machine's."""
 
 
 KILLED = -9
@@ -135,7 +135,7 @@ class Limits:
     room: float = math.inf
     """Bytes on the disk for all of them; a job that needs more has it for itself."""
     memory: float = math.inf
-    """Bytes of a GPU, likewise."""
+    """Bytes of memory, likewise."""
     timeout: float = 0.0
     """Seconds that a job may take; 0 sets no limit."""
     start_until: float = 0.0

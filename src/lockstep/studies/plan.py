@@ -85,6 +85,7 @@ class Plan:
             "study": self.study.name,
             "grid": self.study.grid,
             "smoke": self.study.smoke,
+            "precision": self.study.precision,
             "hash": self.study.hash,
             "runs": self.runs,
             "asked": self.asked,

@@ -17,9 +17,8 @@ from lockstep.run.config import TrainConfig
 from lockstep.run.lock import RunLock
 from lockstep.run.rundir import RunDir, read_json
 from lockstep.studies import worker
-from lockstep.studies.budget import gpu_need
+from lockstep.studies.budget import gpu_need, need
 from lockstep.studies.jobs import (
-    KILLED,
     Again,
     Driver,
     Exit,
@@ -32,6 +31,7 @@ from lockstep.studies.jobs import (
 )
 from lockstep.studies.leavings import Keep, leave, policies
 from lockstep.studies.packing import MAX_MEMBERS, Pack, cost, halves, keeps_replay, packs
+from lockstep.studies.plan import GPU
 from lockstep.studies.status import HeldRun, held_runs
 from lockstep.studies.store import (
     check_study,
@@ -42,14 +42,16 @@ from lockstep.studies.store import (
     too_large_in,
     write_study,
 )
-from lockstep.studies.study import Study, Trial
+from lockstep.studies.study import Study, Trial, wanted
+from lockstep.studies.verdicts import failure, ran_out
 
 log = logging.getLogger(__name__)
 
-_OUT_OF_MEMORY = ("out of memory", "std::bad_alloc", "Cannot allocate memory", "MemoryError")
-_END_BYTES = 4000
-
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
+Compile: TypeAlias = Literal["off", "on", "large"]
+COMPILE_FROM = 50.0
+"""Seconds on a GPU without compiling, as `plan` expects them, from which a pack counts as large:
+compiling takes a minute and a half of the CPU and leaves less than half of them."""
 LOSSES = 3
 """How often in a row a pack may lose its machine, or its time on it, without a new checkpoint."""
 HEAVY = 0.5
@@ -73,8 +75,12 @@ class Settings:
     """CPU threads of each."""
     max_members: int = MAX_MEMBERS
     """Most trials that train side by side in one."""
+    compile: Compile = "off"
+    """Which of them compile their programs."""
     only: tuple[str, ...] = ()
     """Names of figures whose trials are trained; all of them if there is none."""
+    learners: tuple[str, ...] = ()
+    """Names of learners, of whose trials the same is true."""
     source: str = ""
     """The file that declares the study, if it is one."""
     keep: Keep = "flights"
@@ -115,12 +121,8 @@ class Work:
     @property
     def memory(self) -> float:
         """Bytes of a GPU that the largest pack needs."""
-        return max(map(_gpu_need, self.packs), default=0.0)
-
-    @property
-    def replays(self) -> int:
-        """Members of the largest pack that keeps a replay; 0 if none does."""
-        return max(map(_replays, self.packs), default=0)
+        each = (gpu_need(pack.size, _replays(pack)) for pack in self.packs)
+        return max(each, default=0.0)
 
 
 class Scheduler:
@@ -164,14 +166,14 @@ class Scheduler:
         A run goes on as a whole, so it is taken up if most of its trials still lack a result. Where
         fewer do, these are trained anew, which is less than to train the others twice.
         """
-        wanted = wanted_trials(self.study, self.settings.only)
+        asked = wanted(self.study, self.settings.only, self.settings.learners)
         every = self.study.distinct()
-        held = [run for run in held_runs(self.root) if set(run.members) & set(wanted)]
-        left = self._left(wanted)
+        held = [run for run in held_runs(self.root) if set(run.members) & set(asked)]
+        left = self._left(asked)
         for run in held:
             if run.finished and set(run.members) & set(left):
                 self._leave(run)
-        left = self._left(wanted)
+        left = self._left(asked)
         taken: list[Pack] = []
         for run in held:
             if _worth_taking_up(run, left=left, every=every):
@@ -180,7 +182,7 @@ class Scheduler:
         fresh = packs(left.values(), max_members=self.settings.max_members)
         made = [*taken, *(part for pack in fresh for part in self._fitting(pack))]
         return Work(
-            done=len(wanted.keys() - {trial.hash for pack in made for trial in pack.trials}),
+            done=len(asked.keys() - {trial.hash for pack in made for trial in pack.trials}),
             packs=tuple(sorted(made, key=lambda pack: pack.cost, reverse=True)),
             taken_up=len(taken),
         )
@@ -241,6 +243,7 @@ class Scheduler:
             config=replace(
                 pack.config,
                 device=settings.device,
+                compile="on" if _compiles(pack, settings.compile) else "off",
                 threads=settings.threads,
                 checkpoint_every=rarely * settings.checkpoint_every,
                 keep_checkpoints=1,
@@ -259,7 +262,7 @@ class Scheduler:
             cost=pack.cost,
             heavy=heavy,
             room=REPLAY_ROOM * _replays(pack),
-            memory=_gpu_need(pack),
+            memory=need(settings.device, agents=pack.size, replays=_replays(pack)),
         )
 
     def _judge(self, exit: Exit, at_once: int) -> Failure | Again | None:
@@ -267,10 +270,10 @@ class Scheduler:
             return self._unfiled(exit)
         if exit.code is None or exit.paused:
             return self._lost(exit)
-        if _ran_out(exit):
+        if ran_out(exit):
             return self._out_of_memory(exit, at_once)
         why = "was stopped by somebody else" if exit.code == worker.STOPPED else "failed"
-        return _failure(exit, why)
+        return failure(exit, why)
 
     def _unfiled(self, exit: Exit) -> Failure | None:
         """A failure unless every trial of a pack that came to its end has a result."""
@@ -292,7 +295,7 @@ class Scheduler:
         else:
             self._losses[name] += 1
         if self._losses[name] > LOSSES:
-            return _failure(exit, f"came to no new checkpoint in {LOSSES + 1} attempts")
+            return failure(exit, f"came to no new checkpoint in {LOSSES + 1} attempts")
         what = exit.note if exit.paused else f"its machine was lost ({exit.note})"
         why = f"{what}; it goes on from its last checkpoint"
         return Again(jobs=(self._anew(exit.job),), why=why)
@@ -314,7 +317,7 @@ class Scheduler:
             return Again(jobs=(self._anew(exit.job),), why=why, fewer=True)
         pack = self._packs[exit.job.name]
         if len(pack.trials) == 1:
-            return _failure(exit, "has one trial and does not fit into memory")
+            return failure(exit, "has one trial and does not fit into memory")
         self._set_aside(pack)
         parts = [self._job(half, heavy=exit.job.heavy) for half in halves(pack)]
         why = f"memory ran out; its {len(pack.trials)} trials start again in two packs"
@@ -336,21 +339,15 @@ def _replays(pack: Pack) -> int:
     return len(pack.trials) if keeps_replay(pack.config) else 0
 
 
-def _gpu_need(pack: Pack) -> float:
-    return gpu_need(pack.size, _replays(pack))
+def _compiles(pack: Pack, which: Compile) -> bool:
+    return which == "on" or (which == "large" and GPU.seconds(pack) >= COMPILE_FROM)
 
 
-def wanted_trials(study: Study, only: tuple[str, ...] = ()) -> dict[str, Trial]:
-    """The distinct trials of a study, or of some of its figures, by name."""
-    if not only:
-        return study.distinct()
-    shown = [trial for name in only for trial in study.figure(name).trials()]
-    return {trial.hash: trial for trial in shown}
-
-
-def until(seconds: float, stopped: Callable[[], bool]) -> Callable[[], bool]:
-    """`stopped`, or when so many seconds have passed; 0 sets no limit."""
-    end = time.monotonic() + seconds
+def until(
+    seconds: float, stopped: Callable[[], bool], *, since: float | None = None
+) -> Callable[[], bool]:
+    """`stopped`, or when so many seconds have passed, from `since` on; 0 sets no limit."""
+    end = (time.monotonic() if since is None else since) + seconds
     return lambda: stopped() or bool(seconds and time.monotonic() >= end)
 
 
@@ -371,39 +368,3 @@ def _taken_up(root: Path, run: HeldRun, trials: dict[str, Trial]) -> Pack:
 def _launch() -> str:
     """A name that no other launch has."""
     return f"{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}-{secrets.token_hex(3)}"
-
-
-def _ran_out(exit: Exit) -> bool:
-    """Whether a job ended for want of memory, by its code or else by the end of its log.
-
-    Not every such end is an exception: allocators also end the process. One that was stopped or
-    refused says what it was doing, which is something else.
-    """
-    if exit.code in (worker.OUT_OF_MEMORY, KILLED):
-        return True
-    said = "" if exit.code in (worker.STOPPED, worker.REFUSED) else _end_of(exit.job.log)
-    return any(words in said for words in _OUT_OF_MEMORY)
-
-
-def _failure(exit: Exit, why: str) -> Failure:
-    said = exit.note or _last_words(exit.job.log)
-    return Failure(
-        name=exit.job.name,
-        code=exit.code,
-        log=exit.job.log,
-        why=f"{why}: {said}" if said else why,
-    )
-
-
-def _last_words(file: Path) -> str:
-    lines = _end_of(file).strip().splitlines()
-    return lines[-1] if lines else ""
-
-
-def _end_of(file: Path) -> str:
-    try:
-        with file.open("rb") as stream:
-            stream.seek(max(0, file.stat().st_size - _END_BYTES))
-            return stream.read().decode(errors="replace")
-    except OSError:
-        return ""

@@ -105,6 +105,7 @@ class Scorecard:
             "study": self.study.name,
             "grid": self.study.grid,
             "smoke": self.study.smoke,
+            "precision": self.study.precision,
             "hash": self.study.hash,
             "level": LEVEL,
             "figures": [panel.to_json() for panel in self.panels],

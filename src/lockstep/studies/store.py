@@ -42,6 +42,9 @@ FORMAT = 1
 Curve: TypeAlias = list[float | int | None]
 """A metric over the updates; None where it had no number."""
 
+DIGITS = 8
+"""Of each number of a curve; what they are made of has seven, and more would double the files."""
+
 _KEPT = ("/reward_mean", "/return_mean")
 
 
@@ -129,7 +132,8 @@ def logs_in(root: Path) -> Path:
 def write_study(root: Path, study: Study) -> None:
     """Writes in `root` which study it belongs to; BadInput if it belongs to another, or to none.
 
-    A study may grow and its code may change: what decides is its name and its grid.
+    A study may grow and its code may change: what decides is its name, its grid, whether it is the
+    short version, and its arithmetic.
     """
     told = _told(study)
     if root.exists():
@@ -150,10 +154,11 @@ def check_study(root: Path, study: Study) -> None:
         return
     held = read_json(root / "study.json")
     told = _told(study)
-    for what in ("name", "grid", "smoke"):
-        if held.get(what) != told[what]:
+    for what in ("name", "grid", "smoke", "precision"):
+        was = held.get(what, "")  # an older root says nothing of precision
+        if was != told[what]:
             raise BadInput(
-                f"{root} holds a study of {what} {held.get(what)!r}, and {told[what]!r} was asked "
+                f"{root} holds a study of {what} {was!r}, and {told[what]!r} was asked "
                 "for; give each study a --root of its own"
             )
 
@@ -164,6 +169,7 @@ def _told(study: Study) -> dict[str, Json]:
         "name": study.name,
         "grid": study.grid,
         "smoke": study.smoke,
+        "precision": study.precision,
         "hash": study.hash,
         "trials": len(study.distinct()),
         "lockstep": __version__,
@@ -262,9 +268,14 @@ def _file(root: Path, summary: Summary, curves: dict[str, Curve]) -> None:
     except CorruptTrial:
         log.warning("%s is damaged and written anew", folder)
     folder.mkdir(parents=True, exist_ok=True)
-    told = {"format": FORMAT, "id": summary.id, "curves": finite(curves)}
+    short = {name: [_short(x) for x in curve] for name, curve in curves.items()}
+    told = {"format": FORMAT, "id": summary.id, "curves": finite(short)}
     write_atomic(folder / CURVES, json.dumps(told, allow_nan=False).encode() + b"\n")
     write_json(folder / SUMMARY, summary.to_json())
+
+
+def _short(x: float | int | None) -> float | int | None:
+    return float(f"{x:.{DIGITS}g}") if isinstance(x, float) else x
 
 
 def _curves(run: Run) -> dict[str, list[Curve]]:

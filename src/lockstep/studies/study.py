@@ -4,13 +4,15 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args, get_type_hints
 
 from lockstep.errors import known
 from lockstep.run.config import TrainConfig
 from lockstep.studies.trials import trial_id
 
 Kind: TypeAlias = Literal["bars", "lines", "curves", "flights"]
+Precision: TypeAlias = Literal["fp32", "tf32", "bf16"]
+"""Arithmetic of networks, from the exact to the fast."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +111,8 @@ class Study:
     """Which of its grids was asked for, where it has several."""
     smoke: bool = False
     """Whether it is the short version, which shows that everything works and no more."""
+    precision: str = ""
+    """Arithmetic that was asked for, where it is not as declared; see `at_precision`."""
 
     def __post_init__(self) -> None:
         if not self.figures:
@@ -151,6 +155,57 @@ class Study:
     def hash(self) -> str:
         """Digest of every trial's name: other settings, other code or other trials change it."""
         return hashlib.sha256("\n".join(sorted(self.distinct())).encode()).hexdigest()
+
+
+def at_precision(study: Study, precision: Precision) -> Study:
+    """The same study in other arithmetic; a learner that does not know it takes its own fastest.
+
+    Learners without networks stay what they are, and so do their trials.
+    """
+    made: dict[int, Point] = {}  # figures share points
+
+    def changed(point: Point) -> Point:
+        if id(point) not in made:
+            trials = (
+                replace(trial, config=_at_precision(trial.config, precision))
+                for trial in point.trials
+            )
+            made[id(point)] = replace(point, trials=tuple(trials))
+        return made[id(point)]
+
+    figures = tuple(
+        replace(figure, points=tuple(changed(point) for point in figure.points))
+        for figure in study.figures
+    )
+    return replace(study, figures=figures, precision=precision)
+
+
+def _at_precision(config: TrainConfig, precision: Precision) -> TrainConfig:
+    slower = get_args(Precision)[: get_args(Precision).index(precision) + 1]
+    fits = [one for one in slower if one in _precisions(type(config.learner))]
+    other: dict[str, Any] = {"precision": fits[-1]} if fits else {}
+    return replace(config, learner=replace(config.learner, **other))
+
+
+def _precisions(learner: type) -> tuple[str, ...]:
+    """What a learner's settings offer; nothing if it has no networks."""
+    return get_args(get_type_hints(learner).get("precision"))
+
+
+def wanted(
+    study: Study, only: tuple[str, ...] = (), learners: tuple[str, ...] = ()
+) -> dict[str, Trial]:
+    """The distinct trials of a study, or of some of its figures and learners, by name."""
+    trials = study.distinct()
+    if only:
+        shown = [trial for name in only for trial in study.figure(name).trials()]
+        trials = {trial.hash: trial for trial in shown}
+    there = list(dict.fromkeys(trial.config.algorithm for trial in study.distinct().values()))
+    for name in learners:
+        known(f"learner of {study.name}", name, there)
+    if learners:
+        trials = {id: t for id, t in trials.items() if t.config.algorithm in learners}
+    return trials
 
 
 def sweep(

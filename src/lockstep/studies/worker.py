@@ -38,7 +38,7 @@ LOOK_EVERY = 0.5
 """Seconds between two looks whether the parent is still there."""
 BUSY_S = 600.0
 """Seconds in which a worker that was left behind may bring its last update to an end."""
-HOW = ("device", "threads", "checkpoint_every", "keep_checkpoints")
+HOW = ("device", "compile", "threads", "checkpoint_every", "keep_checkpoints")
 """What of a run's execution is the order's business, also when it is taken up."""
 
 Ended = TypeVar("Ended")

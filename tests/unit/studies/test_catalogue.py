@@ -76,9 +76,10 @@ def test_a_file_that_is_not_there_is_refused():
 
 def test_results_of_other_grids_and_lengths_have_other_folders():
     roots = {
-        str(default_root(load("uav-paper", grid=grid, smoke=smoke)))
+        str(default_root(load("uav-paper", grid=grid, smoke=smoke, precision=precision)))
         for grid in ("reference", "paper")
         for smoke in (False, True)
+        for precision in (None, "tf32")
     }
-    assert len(roots) == 4
-    assert "studies/uav-paper-paper-smoke" in roots
+    assert len(roots) == 8
+    assert {"studies/uav-paper-paper-smoke", "studies/uav-paper-reference-tf32"} < roots

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -15,11 +16,11 @@ from lockstep.learners.config import LEARNERS
 from lockstep.run import loop
 from lockstep.run.config import TrainConfig
 from lockstep.run.record import Run
-from lockstep.studies import leavings, store, worker
-from lockstep.studies.budget import gpu_need
+from lockstep.studies import leavings, store, uav_paper, worker
+from lockstep.studies.budget import need
 from lockstep.studies.jobs import KILLED, Event, Exit, Job, Limits, Outcome
 from lockstep.studies.packing import Pack, halves
-from lockstep.studies.schedule import LOSSES, Place, Scheduler, Settings
+from lockstep.studies.schedule import LOSSES, Compile, Device, Place, Scheduler, Settings, until
 from lockstep.studies.study import Study, sweep
 from lockstep.studies.worker import Order
 from tests.unit.studies import roots
@@ -334,6 +335,36 @@ def test_jobs_are_told_where_how_and_what_to_keep(study: Study, tmp_path: Path):
         assert order["policies"] == [trial.hash for trial in pack.trials]
 
 
+@pytest.mark.parametrize(("which", "compiled"), [("off", []), ("on", [48, 3]), ("large", [48])])
+def test_packs_that_take_a_gpu_long_are_compiled(
+    which: Compile, compiled: list[int], tmp_path: Path
+):
+    crowd = uav_paper.trained("ab-mappo", steps=80_000)
+    points = (
+        *sweep("many", {"AB": crowd}, seeds=range(48)),
+        *sweep("few", {"B": uav_paper.trained("b-mappo", steps=80_000)}, seeds=range(3)),
+    )
+    shown = roots.figure("one", "curves", points, (roots.ENERGY,))
+    study = Study(name="c", figures=(shown,))
+    with Scheduler(study, tmp_path / "root", Settings(compile=which)) as scheduler:
+        configs = [json_of(job)["config"] for job in scheduler.jobs(scheduler.work())]
+    assert [len(c["seeds"]) for c in configs if c["compile"] == "on"] == compiled
+
+
+def test_only_the_trials_of_named_learners_are_trained(tmp_path: Path):
+    short = uav_paper.study(smoke=True)
+    with Scheduler(short, tmp_path / "root", Settings(learners=("maddpg",))) as scheduler:
+        packs = scheduler.work().packs
+    assert {pack.config.algorithm for pack in packs} == {"maddpg"}
+
+
+def test_time_may_have_begun_before_it_is_asked_for():
+    now = time.monotonic()
+    assert until(5.0, lambda: False, since=now - 6.0)()
+    assert not until(5.0, lambda: False, since=now)()
+    assert not until(0.0, lambda: False, since=now - 6.0)()
+
+
 def test_every_launch_has_a_folder_of_logs_of_its_own(study: Study, tmp_path: Path):
     logs = {Scheduler(study, tmp_path / "root", Settings()).logs for _ in range(20)}
     assert len(logs) == 20
@@ -366,18 +397,22 @@ def test_a_pack_that_ran_alone_is_not_tried_again_whole(study: Study, tmp_path: 
     assert texts == ["memory ran out; its 4 trials start again in two packs"]
 
 
-def test_members_with_a_replay_need_room_on_the_disk_and_on_a_gpu(study: Study, tmp_path: Path):
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_members_with_a_replay_need_room_on_the_disk_and_in_memory(
+    device: Device, study: Study, tmp_path: Path
+):
     off_policy = replace(LEARNERS["maddpg"], lanes=2, steps=6)
     config = replace(study.trials()[0].config, learner=off_policy, algorithm="maddpg")
     points = sweep("one", {"M": config, "A": roots.tiny_config()}, seeds=(1, 2))
     mixed = Study(name="m", figures=(roots.figure("one", "curves", points, (roots.ENERGY,)),))
-    with Scheduler(mixed, tmp_path / "root", Settings(checkpoint_every=10)) as scheduler:
+    settings = Settings(device=device, checkpoint_every=10)
+    with Scheduler(mixed, tmp_path / "root", settings) as scheduler:
         work = scheduler.work()
         jobs = {job.name.split("-")[2]: job for job in scheduler.jobs(work)}
         sizes = {pack.name.split("-")[2]: pack.size for pack in work.packs}
     assert {name: job.room for name, job in jobs.items()} == {"maddpg": 6e9, "ab": 0.0}
-    assert jobs["maddpg"].memory == gpu_need(sizes["maddpg"], replays=2)
-    assert jobs["ab"].memory == gpu_need(sizes["ab"])
+    assert jobs["maddpg"].memory == need(device, agents=sizes["maddpg"], replays=2)
+    assert jobs["ab"].memory == need(device, agents=sizes["ab"])
     assert jobs["maddpg"].heavy
     assert json_of(jobs["maddpg"])["config"]["checkpoint_every"] == 40
     assert json_of(jobs["ab"])["config"]["checkpoint_every"] == 10

@@ -13,7 +13,7 @@ from lockstep.run.record import Run
 from lockstep.run.rundir import read_json, write_json
 from lockstep.studies import store
 from lockstep.studies.store import CorruptTrial, Summary, read_curves, read_trial
-from lockstep.studies.study import Study, Trial
+from lockstep.studies.study import Study, Trial, at_precision
 from tests.unit.studies import roots
 
 
@@ -65,6 +65,16 @@ def test_a_result_from_a_pack_agrees_with_training_alone(
     told = alone.summary["members"][0]["tail"]
     for name in (roots.ENERGY, roots.JAIN):
         assert summary.tail[name] == pytest.approx(told[name], rel=1e-4)
+
+
+def test_curves_are_short_and_true(study: Study, trained: Path):
+    for id in study.distinct():
+        summary = read_trial(trained, id)
+        assert summary is not None
+        for name, curve in read_curves(trained, id).items():
+            assert all(float(f"{x:.{store.DIGITS}g}") == x for x in curve)
+            mean = store.mean_of_tail(curve, summary.tail_updates)
+            assert mean == pytest.approx(summary.tail[name], rel=1e-7, abs=1e-12)
 
 
 def test_a_summary_comes_back_as_it_was_written(trained: Path, trial: Trial):
@@ -167,6 +177,11 @@ def test_a_root_belongs_to_one_study(root: Path, study: Study):
     with pytest.raises(BadInput, match="of smoke False, and True was asked for"):
         store.check_study(root, replace(study, smoke=True))
     assert read_json(root / "study.json")["name"] == "tiny"
+
+
+def test_a_root_of_another_precision_is_refused(root: Path, study: Study):
+    with pytest.raises(BadInput, match="holds a study of precision '', and 'tf32' was asked for"):
+        store.check_study(root, at_precision(study, "tf32"))
 
 
 def test_a_study_may_grow_in_its_root(root: Path):

@@ -5,7 +5,18 @@ from dataclasses import replace
 import pytest
 
 from lockstep.errors import UnknownName
-from lockstep.studies.study import Figure, Point, Study, Trial, setting, sweep
+from lockstep.learners.config import LEARNERS
+from lockstep.studies.study import (
+    Figure,
+    Point,
+    Study,
+    Trial,
+    at_precision,
+    setting,
+    sweep,
+    wanted,
+)
+from lockstep.studies.uav_paper import study as uav_paper
 from tests.unit.studies.roots import ENERGY, figure, tiny_config, tiny_study
 
 
@@ -113,3 +124,31 @@ def test_a_study_without_figures_is_refused():
 
 def test_figures_of_flights_need_no_metric():
     assert isinstance(figure("fly", "flights", points()[:1], ()), Figure)
+
+
+def test_another_precision_makes_other_trials_of_learners_that_know_it():
+    learners = {"AB": "ab-mappo", "M": "maddpg", "R": "randomized"}
+    base = tiny_config()
+    series = {
+        name: replace(base, learner=replace(LEARNERS[of], lanes=2, steps=6), algorithm=of)
+        for name, of in learners.items()
+    }
+    points = sweep("one", series, seeds=(1,))
+    figures = [figure(name, "curves", points, ("world/jain_fairness",)) for name in ("a", "b")]
+    plain = Study(name="three", figures=tuple(figures))
+    fast = at_precision(plain, "bf16")
+    found = {t.series: getattr(t.config.learner, "precision", None) for t in fast.trials()}
+    assert found == {"AB": "bf16", "M": "tf32", "R": None}
+    assert len(fast.trials()) == 3  # the figures still share them
+    common = set(plain.distinct()) & set(fast.distinct())
+    assert common == {plain.trials()[2].hash}
+    assert at_precision(plain, "fp32").distinct().keys() == plain.distinct().keys()
+
+
+def test_trials_can_be_asked_for_by_figure_and_by_learner():
+    study = uav_paper(smoke=True)
+    found = wanted(study, ("fig6", "fig9"), ("maddpg", "b-mappo"))
+    assert {trial.series for trial in found.values()} == {"MADDPG", "B-MAPPO"}
+    assert set(found) < set(wanted(study, ("fig6",))) < set(study.distinct())
+    with pytest.raises(UnknownName, match=r"no learner of uav-paper called 'madpg'; did you mean"):
+        wanted(study, (), ("madpg",))

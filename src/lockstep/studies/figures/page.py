@@ -86,7 +86,8 @@ def footer(canvas: Canvas, study: Study, told: str) -> None:
 
 def stamp(study: Study) -> str:
     """Name, version and digest of a study, as they stand on its figures."""
-    parts = (study.name, study.grid, "smoke" if study.smoke else "", study.hash[:12])
+    how = "smoke" if study.smoke else ""
+    parts = (study.name, study.grid, how, study.precision, study.hash[:12])
     return " · ".join(part for part in parts if part)
 
 
