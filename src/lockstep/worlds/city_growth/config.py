@@ -186,6 +186,8 @@ class CityConfig:
             for name in ("rent_from", "rent_to"):
                 value = getattr(self, name)
                 require(value in names, name, f"must be one of {', '.join(names)}", value)
+            differ = self.rent_to != self.rent_from
+            require(differ, "rent_to", "must differ from rent_from", self.rent_to)
         if self.schedule == "phases":
             self._check_phases()
         elif self.phases:

@@ -74,6 +74,11 @@ class MapConfig:
         for hub in self.hubs:
             given = hub.x >= 0 and hub.y >= 0
             require(given or not self.slots, "hubs", "of a map given by hand need x and y", hub)
+            inside = hub.x <= self.width - 1 and hub.y <= self.height - 1
+            require(inside, "hubs", "must lie on the map", (hub.x, hub.y))
+        places = [slot[:2] for slot in self.slots]
+        twice = next((place for i, place in enumerate(places) if place in places[:i]), None)
+        require(twice is None, "slots", "must lie in different places", f"{twice} twice")
         for x, y, _, level in self.slots:
             inside = 0 <= x <= self.width - 1 and 0 <= y <= self.height - 1
             require(inside, "slots", "must lie on the map", (x, y))

@@ -1,8 +1,11 @@
 """Who builds, and what: agents, building types and the checks that all settings share."""
 
 import math
+import re
 from dataclasses import dataclass, fields
 from typing import Any, Literal
+
+_LARGEST = 2**53
 
 
 def require(holds: bool, name: str, rule: str, got: object) -> None:
@@ -12,19 +15,30 @@ def require(holds: bool, name: str, rule: str, got: object) -> None:
 
 
 def require_finite(settings: Any, where: str = "") -> None:
-    """Refuses a dataclass in which a number is none or infinite; `where` says of what it is."""
+    """Refuses a dataclass with a number that is none, or infinite, or too large to be kept exactly.
+
+    `where` says of what it is.
+    """
     for field in fields(settings):
         value = getattr(settings, field.name)
         name = f"{field.name} {where}".rstrip()
         for number in _numbers(value):
-            require(math.isfinite(number), name, "must be finite", number)
+            whole = isinstance(number, int)
+            require(whole or math.isfinite(number), name, "must be finite", number)
+            require(abs(number) <= _LARGEST, name, "must lie within 2^53 of 0", number)
 
 
-def _numbers(value: Any) -> list[float]:
-    """The real numbers in a setting, those in its lists as well."""
+def _numbers(value: Any) -> list[int | float]:
+    """The numbers in a setting, those in its lists as well."""
     if isinstance(value, tuple):
         return [number for item in value for number in _numbers(item)]
-    return [value] if isinstance(value, float) else []
+    return [value] if isinstance(value, int | float) else []
+
+
+def require_name(name: str, where: str) -> None:
+    """Refuses a name that could not be part of the name of a metric, a file or a column."""
+    plain = re.fullmatch(r"[\w-]+", name) is not None
+    require(plain, f"name {where}", "must be of letters, digits, - and _", repr(name))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +71,7 @@ class BuildingType:
     def __post_init__(self) -> None:
         where = f"of building type {self.name!r}"
         require_finite(self, where)
-        require(bool(self.name), f"name {where}", "must not be empty", "an empty name")
+        require_name(self.name, where)
         for field in ("cost", "revenue", "opex"):
             value = getattr(self, field)
             require(value >= 0, f"{field} {where}", "must not be negative", value)
@@ -101,6 +115,9 @@ class AgentConfig:
     def __post_init__(self) -> None:
         where = f"of agent {self.name!r}"
         require_finite(self, where)
+        require_name(self.name, where)
+        taken = "must differ from what the critic calls its view of all agents"
+        require(self.name != "state", f"name {where}", taken, repr(self.name))
         names = [kind.name for kind in self.types]
         require(bool(names), f"types {where}", "must name at least one", "none")
         require(len(set(names)) == len(names), f"types {where}", "must differ by name", names)

@@ -76,7 +76,10 @@ def test_a_document_with_a_mistake_is_refused_with_its_place(text: str, message:
     ("make", "message"),
     [
         (lambda: replace(PLAIN, cost=-1), "cost of building type 'P' must not be negative, got -1"),
-        (lambda: replace(PLAIN, name=""), "name of building type '' must not be empty"),
+        (lambda: replace(PLAIN, name=""), "name of building type '' must be of letters, digits, "),
+        (lambda: replace(PLAIN, name="S/2"), "building type 'S/2' must be of letters, .* got 'S"),
+        (lambda: builder("the one"), "name of agent 'the one' must be of letters, digits, - and _"),
+        (lambda: builder("state"), "name of agent 'state' must differ from what the critic calls"),
         (lambda: replace(PLAIN, cluster=9), "cluster of building type 'P' must be 2 to 4 slots"),
         (lambda: replace(PLAIN, min_level=6), "min_level of building type 'P' must be 3, 4 or 5"),
         (
@@ -93,6 +96,14 @@ def test_a_document_with_a_mistake_is_refused_with_its_place(text: str, message:
         (lambda: MapConfig(hubs=()), "hubs must name at least one, got none"),
         (lambda: replace(TINY_4.map, hubs=(Hub(),)), "hubs of a map given by hand need x and y"),
         (lambda: replace(TINY_4.map, width=9), "slots must lie on the map"),
+        (
+            lambda: MapConfig(hubs=(Hub(x=500.0, y=3.0),)),
+            r"hubs must lie on the map, got \(500.0, 3.0\)",
+        ),
+        (
+            lambda: replace(TINY_4.map, slots=((1.0, 1.0, 0.0, 3), (1.0, 1.0, 90.0, 4))),
+            r"slots must lie in different places, got \(1.0, 1.0\) twice",
+        ),
         (
             lambda: replace(TINY_4.map, slots=((1.0, 1.0, 0.0, 6),)),
             "slots must have level 3, 4 or 5, got 6",
@@ -122,6 +133,10 @@ def test_a_document_with_a_mistake_is_refused_with_its_place(text: str, message:
             "max_candidates must hold one of each of the 3 types of ind, got 2",
         ),
         (lambda: grid(rent_share=0.1), "rent_from must be one of one, got ind"),
+        (
+            lambda: replace(DEFAULT, rent_share=0.1, rent_to="ind"),
+            "rent_to must differ from rent_from, got ind",
+        ),
         (lambda: grid(schedule="phases"), "phases must name at least one, got none"),
         (
             lambda: replace(DEFAULT, phases=(PhaseConfig(agents=("ind", "eud")),)),
@@ -174,6 +189,16 @@ def test_a_number_in_a_list_of_lists_is_looked_at_too() -> None:
         replace(TINY_4.map, slots=((1.0, 1.0, math.nan, 3),))
     with pytest.raises(ValueError, match="river_line must be finite, got inf"):
         replace(TINY_4.map, river_line=((0.0, math.inf), (1.0, 1.0)))
+
+
+def test_a_number_too_large_to_be_kept_exactly_is_refused() -> None:
+    for make in (
+        lambda: replace(IND, start_money=10**30),
+        lambda: replace(DEFAULT.map, map_seed=-(2**53) - 1),
+        lambda: replace(DEFAULT, grant=1e300),
+    ):
+        with pytest.raises(ValueError, match=r"must lie within 2\^53 of 0, got -?[19]"):
+            make()
 
 
 def test_agents_of_one_pool_share_a_ledger() -> None:
