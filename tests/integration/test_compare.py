@@ -110,6 +110,14 @@ def test_a_run_may_sample_and_may_play_another_scenario(
     assert other["solvers"][0]["decisions"] == 8 * scenarios("city-growth")["tiny-4"].horizon
 
 
+def test_a_run_is_called_by_its_folder_however_that_is_named(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(run)
+    asked = contest("city-growth", ["npv", ".", f"../{run.name}/"], scenarios=1)
+    assert [policy.label for policy in asked.policies] == ["npv", "tiny", "tiny-2"]
+
+
 def test_a_run_builds_as_often_as_the_scenario_it_plays_allows(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -290,6 +298,7 @@ def test_a_world_that_reads_no_files_says_so(tmp_path: Path):
         ([*CITY, "--solvers=gredy"], "no solver of city-growth .* did you mean 'greedy'"),
         ([*CITY, "--solvers=,"], "solvers must name at least one heuristic or run folder"),
         ([*CITY, "--solvers=npv", "--baseline=greedy"], "no solver called 'greedy'"),
+        ([*CITY, "--solvers=npv", f"--seed={2**70}"], r"--seed must lie within 2\^53 of 0"),
         ([*CITY[:2], "--solvers=npv", "--scenarios=0"], "--scenarios must be at least 1, got 0"),
         ([*CITY, "--solvers=npv", "--pictures"], "--pictures needs a folder"),
         ([*CITY, "--solvers=npv", "--record=4"], r"between 0 and --scenarios \(3\), got 4"),

@@ -94,6 +94,8 @@ def _check(flags: CompareFlags) -> None:
     """What can be refused before anything is imported or played."""
     if flags.scenarios < 1:
         raise BadInput(f"--scenarios must be at least 1, got {flags.scenarios}")
+    if abs(flags.seed) > 2**53:
+        raise BadInput(f"--seed must lie within 2^53 of 0, got {flags.seed}")
     if flags.pictures and flags.out is None:
         raise BadInput("--pictures needs a folder to draw into; name one with --out")
     if not 0 <= flags.record <= flags.scenarios:

@@ -134,7 +134,7 @@ def contest(
     rules = worlds.heuristics(world)
     runs = {name: _run(name, world, list(rules)) for name in solvers if name not in rules}
     config, named = _config(world, scenario, list(runs.values()))
-    labels = _labels([Path(name).name if name in runs else name for name in solvers])
+    labels = _labels([Path(name).resolve().name if name in runs else name for name in solvers])
     report = report_of(config)
     if report is None:
         keys = lane_keys([seed], lanes=scenarios)
