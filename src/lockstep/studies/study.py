@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias, get_args, get_type_hints
 
-from lockstep.errors import known
+from lockstep.errors import BadInput, known
 from lockstep.run.config import TrainConfig
 from lockstep.studies.trials import trial_id
 
@@ -193,19 +193,26 @@ def _precisions(learner: type) -> tuple[str, ...]:
 
 
 def wanted(
-    study: Study, only: tuple[str, ...] = (), learners: tuple[str, ...] = ()
+    study: Study, only: Sequence[str] = (), learners: Sequence[str] = ()
 ) -> dict[str, Trial]:
     """The distinct trials of a study, or of some of its figures and learners, by name."""
     trials = study.distinct()
+    there = list(dict.fromkeys(_learner(trial) for trial in trials.values()))
+    for name in learners:
+        known(f"learner of {study.name}", name, there)
     if only:
         shown = [trial for name in only for trial in study.figure(name).trials()]
         trials = {trial.hash: trial for trial in shown}
-    there = list(dict.fromkeys(trial.config.algorithm for trial in study.distinct().values()))
-    for name in learners:
-        known(f"learner of {study.name}", name, there)
     if learners:
-        trials = {id: t for id, t in trials.items() if t.config.algorithm in learners}
+        trials = {id: trial for id, trial in trials.items() if _learner(trial) in learners}
+    if not trials:
+        raise BadInput(f"no trial of {', '.join(only)} has the learner {' or '.join(learners)}")
     return trials
+
+
+def _learner(trial: Trial) -> str:
+    """What its learner is called: as it was asked for, or else by its kind."""
+    return trial.config.algorithm or trial.config.learner.kind
 
 
 def sweep(

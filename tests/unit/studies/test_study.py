@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.errors import UnknownName
+from lockstep.errors import BadInput, UnknownName
 from lockstep.learners.config import LEARNERS
 from lockstep.studies.study import (
     Figure,
@@ -152,3 +152,12 @@ def test_trials_can_be_asked_for_by_figure_and_by_learner():
     assert set(found) < set(wanted(study, ("fig6",))) < set(study.distinct())
     with pytest.raises(UnknownName, match=r"no learner of uav-paper called 'madpg'; did you mean"):
         wanted(study, (), ("madpg",))
+    with pytest.raises(BadInput, match="no trial of fig9, fig10 has the learner maddpg or b-mappo"):
+        wanted(study, ("fig9", "fig10"), ("maddpg", "b-mappo"))
+
+
+def test_a_learner_without_a_name_is_asked_for_by_its_kind():
+    config = replace(tiny_config(), algorithm="")
+    points = sweep("one", {"A": config}, seeds=(1, 2))
+    study = Study(name="own", figures=(figure("one", "curves", points, (ENERGY,)),))
+    assert len(wanted(study, learners=("ppo",))) == 2
