@@ -1,5 +1,7 @@
 """Products by oneDNN are those of torch, with their gradients, alone, mapped and compiled."""
 
+import time
+
 import pytest
 import torch
 from torch import Tensor
@@ -51,6 +53,36 @@ def test_a_part_of_a_weight_will_do() -> None:
     left, right = x.chunk(2, dim=-1), weight.chunk(2, dim=-1)
     both = products.linear(left[0], right[0]) + products.linear(left[1], right[1])
     torch.testing.assert_close(both, functional.linear(x, weight))
+
+
+LAYOUTS = {
+    "rows apart": lambda x: functional.pad(x, (0, 3))[:, :-3],
+    "columns apart": lambda x: x.repeat_interleave(2, dim=1)[:, ::2],
+    "turned, columns apart": lambda x: functional.pad(x.mT, (0, 3))[:, :-3].mT,
+    "turned": lambda x: x.mT.contiguous().mT,
+    "one row for all": lambda x: x[:1].expand_as(x),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_no_layout_falls_to_a_slow_reference(name: str) -> None:
+    x, weight, bias = (leaf.detach() for leaf in layer(128, 128, 500))
+
+    def seconds(*inputs: Tensor) -> float:
+        products._linear(*inputs)  # what is prepared once a shape
+        start = time.process_time()
+        for _ in range(3):
+            products._outer(products._linear(*inputs), inputs[0])
+        return time.process_time() - start
+
+    other = LAYOUTS[name]
+    for inputs in (
+        (other(x), weight, bias),
+        (x, other(weight), bias),
+        (other(x), other(weight), bias),
+    ):
+        torch.testing.assert_close(products.linear(*inputs), functional.linear(*inputs))
+        assert seconds(*inputs) < 20 * seconds(x, weight, bias)
 
 
 @pytest.mark.parametrize("shared", [False, True])
