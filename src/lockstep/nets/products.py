@@ -1,8 +1,8 @@
 """Large products of layers on a CPU, by the faster of the two libraries that PyTorch brings.
 
 PyTorch leaves float32 products to MKL, which uses half the width of AVX-512 registers on
-processors of AMD: 110 GFLOP/s on one core of an EPYC where oneDNN makes 230 (docs/benchmarks.md).
-Both are IEEE float32; they differ in the order in which they add up.
+processors of AMD: oneDNN makes 1.3 to 1.9 times its rate on one core of an EPYC
+(docs/benchmarks.md). Both are IEEE float32; they differ in the order in which they add up.
 """
 
 from collections.abc import Sequence
