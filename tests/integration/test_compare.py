@@ -3,6 +3,8 @@
 import csv
 import json
 import re
+import shutil
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +18,7 @@ import lockstep as ls
 from lockstep.cli import compare as verb, demo_fault
 from lockstep.core.streams import lane_keys
 from lockstep.core.world import Step
-from lockstep.errors import BadInput
+from lockstep.errors import BadInput, CannotWrite, MissingExtra
 from lockstep.learners.config import PPOConfig
 from lockstep.run.config import preset
 from lockstep.run.evaluate import EVALUATION_SEED
@@ -116,6 +118,13 @@ def test_a_run_is_called_by_its_folder_however_that_is_named(
     monkeypatch.chdir(run)
     asked = contest("city-growth", ["npv", ".", f"../{run.name}/"], scenarios=1)
     assert [policy.label for policy in asked.policies] == ["npv", "tiny", "tiny-2"]
+
+
+def test_no_two_solvers_share_a_label(run: Path, tmp_path: Path):
+    """A run may be called what a heuristic that comes twice would be."""
+    shutil.copytree(run, tmp_path / "npv-2")
+    asked = contest("city-growth", ["npv", str(tmp_path / "npv-2"), "npv"], scenarios=1)
+    assert [policy.label for policy in asked.policies] == ["npv", "npv-2", "npv-3"]
 
 
 def test_a_run_builds_as_often_as_the_scenario_it_plays_allows(
@@ -302,6 +311,11 @@ def test_a_world_that_reads_no_files_says_so(tmp_path: Path):
         ([*CITY[:2], "--solvers=npv", "--scenarios=0"], "--scenarios must be at least 1, got 0"),
         ([*CITY, "--solvers=npv", "--pictures"], "--pictures needs a folder"),
         ([*CITY, "--solvers=npv", "--record=4"], r"between 0 and --scenarios \(3\), got 4"),
+        ([*CITY, "--solvers=npv", "--record=2"], "--record needs a folder to write into"),
+        (
+            [*CITY, "--solvers=npv", "--record=0", "--pictures", "--out=x"],
+            "--pictures needs a scenario to draw, got --record 0",
+        ),
         (["city-growht", "--solvers=npv"], "did you mean 'city-growth'"),
         (["city-growth", "--solvers=npv", "--scenario=tiny"], "no scenario of city-growth"),
         (["city-growth", "--solvers=tests"], "is not a run"),
@@ -331,6 +345,42 @@ def test_out_must_not_be_a_file(tmp_path: Path):
         verb.main([*CITY, "--solvers=npv", f"--out={tmp_path / 'file'}"])
     with pytest.raises(BadInput, match=r"--out .*file/in cannot be made: Not a directory"):
         verb.main([*CITY, "--solvers=npv", f"--out={tmp_path / 'file' / 'in'}"])
+
+
+@pytest.mark.parametrize(
+    ("blocked", "is_folder"),
+    [("compare.json", True), ("npv", False), ("npv/scenario-0", False)],
+)
+def test_what_stands_in_the_way_of_a_report_is_named_before_anything_is_played(
+    blocked: str, is_folder: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    path = tmp_path / blocked
+    path.parent.mkdir(exist_ok=True)
+    path.mkdir() if is_folder else path.write_text("mine")
+    with pytest.raises(BadInput, match=rf"^{re.escape(str(path))} is in the way of the report"):
+        verb.main([*CITY, "--solvers=npv", f"--out={tmp_path}"])
+    assert capsys.readouterr().out == ""
+    assert path.exists()
+
+
+def test_a_report_that_cannot_be_written_is_told_in_a_sentence_below_the_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    blocked = tmp_path / "npv/scenario-0/pool.csv"
+    blocked.mkdir(parents=True)
+    with pytest.raises(CannotWrite, match=r"pool\.csv could not be written"):
+        verb.main([*CITY, "--solvers=npv", f"--out={tmp_path}"])
+    assert "ms per decision" in capsys.readouterr().out
+
+
+def test_pictures_need_their_extra_before_anything_is_played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setitem(sys.modules, "matplotlib.animation", None)
+    with pytest.raises(MissingExtra, match=r"lockstep-rl\[study\]"):
+        verb.main([*CITY, "--solvers=npv", f"--out={tmp_path / 'new'}", "--pictures"])
+    assert capsys.readouterr().out == ""
+    assert not (tmp_path / "new").exists()
 
 
 def test_the_commands_of_the_page_run(

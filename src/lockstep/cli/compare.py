@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from lockstep.cli.flags import parse, print_json
-from lockstep.errors import BadInput
+from lockstep.errors import BadInput, CannotWrite
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
         deterministic=not flags.stochastic,
     )
     if flags.out is not None:
-        _make(flags.out)  # before the time for playing is spent
+        _prepare(flags, flags.out, asked)  # before the time for playing is spent
     found = compare(
         asked,
         on_done=lambda played: console.print(
@@ -81,12 +81,12 @@ def main(argv: Sequence[str]) -> int:
             highlight=False,
         ),
     )
-    if flags.out is not None:
-        _write(flags, flags.out, asked, found, console)
     if flags.json:
         print_json(found.to_json())
     else:
         console.print(table_of(found))
+    if flags.out is not None:
+        _write(flags, flags.out, asked, found, console)
     return 0
 
 
@@ -98,15 +98,32 @@ def _check(flags: CompareFlags) -> None:
         raise BadInput(f"--seed must lie within 2^53 of 0, got {flags.seed}")
     if flags.pictures and flags.out is None:
         raise BadInput("--pictures needs a folder to draw into; name one with --out")
+    if flags.pictures and flags.record == 0:
+        raise BadInput("--pictures needs a scenario to draw, got --record 0")
     if not 0 <= flags.record <= flags.scenarios:
         raise BadInput(
             f"--record must be between 0 and --scenarios ({flags.scenarios}), got {flags.record}"
         )
+    if flags.record > 1 and flags.out is None:
+        raise BadInput("--record needs a folder to write into; name one with --out")
     if flags.out is not None and flags.out.exists() and not flags.out.is_dir():
         raise BadInput(f"--out must be a folder, got the file {flags.out}")
 
 
-def _make(out: Path) -> None:
+def _prepare(flags: CompareFlags, out: Path, asked: "Contest") -> None:
+    """Makes the folder, and refuses what is known to be in the way of the report."""
+    if flags.pictures:
+        from lockstep.run import pictures
+
+        pictures.check(out / "replay.gif")
+    place = out / "compare.json"
+    if place.is_dir():
+        raise BadInput(f"{place} is in the way of the report: a file of that name is to be written")
+    for policy in asked.policies:
+        own = out / policy.label
+        for place in (own, *(own / f"scenario-{i}" for i in range(flags.record))):
+            if place.exists() and not place.is_dir():
+                raise BadInput(f"{place} is in the way of the report: it must be a folder")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -119,8 +136,11 @@ def _write(
     from lockstep.run.rundir import write_json
     from lockstep.run.solver_record import record
 
-    write_json(out / "compare.json", found.to_json())
-    files = record(asked, out, scenarios=flags.record, with_pictures=flags.pictures)
+    try:
+        write_json(out / "compare.json", found.to_json())
+        files = record(asked, out, scenarios=flags.record, with_pictures=flags.pictures)
+    except OSError as error:
+        raise CannotWrite(error.filename or out, error.strerror or str(error)) from error
     folders = sorted({path.parent for path in files})
     console.print(f"wrote {out / 'compare.json'}", soft_wrap=True, highlight=False)
     for folder in folders:

@@ -256,11 +256,13 @@ def _config(world: str, scenario: str | None, runs: list[Run]) -> tuple[WorldCon
 
 def _labels(names: list[str]) -> list[str]:
     """The names, told apart where one comes twice."""
-    seen: dict[str, int] = {}
-    labels = []
+    labels: list[str] = []
     for name in names:
-        seen[name] = seen.get(name, 0) + 1
-        labels.append(name if seen[name] == 1 else f"{name}-{seen[name]}")
+        label, number = name, 1
+        while label in labels:
+            number += 1
+            label = f"{name}-{number}"
+        labels.append(label)
     return labels
 
 
