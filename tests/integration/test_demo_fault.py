@@ -123,3 +123,8 @@ def test_people_get_tables(capsys: pytest.CaptureFixture[str]):
 def test_too_little_is_refused(flag: str, message: str):
     with pytest.raises(BadInput, match=message):
         verb.main([flag])
+
+
+def test_two_forms_at_once_are_refused():
+    with pytest.raises(BadInput, match="--json and --markdown exclude each other; leave one out"):
+        verb.main(["--json", "--markdown"])

@@ -48,6 +48,8 @@ def main(argv: Sequence[str]) -> int:
         raise BadInput(f"--decisions must be at least 100, got {flags.decisions}")
     if flags.updates < 1:
         raise BadInput(f"--updates must be at least 1, got {flags.updates}")
+    if flags.json and flags.markdown:
+        raise BadInput("--json and --markdown exclude each other; leave one out")
     from lockstep.cli.report import console_for
     from lockstep.run.fault_demo import demonstrate
 
