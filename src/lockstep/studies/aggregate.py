@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from lockstep.run.jsonable import Json, finite
 from lockstep.run.rundir import write_json
 from lockstep.studies.stats import bootstrap, iqm
 from lockstep.studies.status import State, TrialStatus, status
-from lockstep.studies.store import CorruptTrial, Curve, check_study, read_curves
+from lockstep.studies.store import Curve, check_study, read_curves
 from lockstep.studies.study import Figure, Point, Study, Trial
 
 FILE = "aggregate.json"
@@ -220,16 +220,7 @@ def _checked(
     for id, one in statuses.items():
         if one.summary is None or one.state not in USABLE:
             continue
-        try:
-            held = read_curves(root, id)
-        except CorruptTrial as error:
-            statuses[id] = replace(one, state="corrupt", detail=str(error))
-            continue
-        short = [name for name, curve in held.items() if len(curve) != one.summary.updates]
-        if short:
-            counted = f"{len(held[short[0]])} of {one.summary.updates} updates"
-            statuses[id] = replace(one, state="corrupt", detail=f"{short[0]} has {counted}")
-        curves[id] = held
+        curves[id] = read_curves(root, one.summary)
     return statuses, curves
 
 

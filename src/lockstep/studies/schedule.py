@@ -37,8 +37,8 @@ from lockstep.studies.store import (
     check_study,
     logs_in,
     read_trial,
-    results,
     runs_in,
+    sound_and_damaged,
     too_large_in,
     write_study,
 )
@@ -170,10 +170,10 @@ class Scheduler:
         every = self.study.distinct()
         held = [run for run in held_runs(self.root) if set(run.members) & set(asked)]
         left = self._left(asked)
-        for run in held:
-            if run.finished and set(run.members) & set(left):
-                self._leave(run)
-        left = self._left(asked)
+        unfiled = [run for run in held if run.finished and set(run.members) & set(left)]
+        for run in unfiled:
+            self._leave(run)
+        left = self._left(asked) if unfiled else left
         taken: list[Pack] = []
         for run in held:
             if _worth_taking_up(run, left=left, every=every):
@@ -214,7 +214,8 @@ class Scheduler:
         ]
 
     def _left(self, wanted: dict[str, Trial]) -> dict[str, Trial]:
-        done = {summary.id for summary in results(self.root)}
+        sound, _ = sound_and_damaged(self.root)
+        done = {summary.id for summary in sound}
         return {id: trial for id, trial in wanted.items() if id not in done}
 
     def _leave(self, run: HeldRun) -> None:

@@ -9,7 +9,7 @@ from lockstep.errors import BadInput, NotARun
 from lockstep.run.config import TrainConfig
 from lockstep.run.rundir import RunDir, read_json
 from lockstep.run.watching import GOING_ON, look
-from lockstep.studies.store import CorruptTrial, Summary, filed, read_trial, runs_in
+from lockstep.studies.store import Summary, runs_in, sound_and_damaged
 from lockstep.studies.study import Study, Trial
 from lockstep.studies.trials import trial_id
 
@@ -59,7 +59,9 @@ class HeldRun:
 
 def status(study: Study, root: Path) -> list[TrialStatus]:
     """The state of every distinct trial, in the order in which the study asks for them."""
-    results, damaged, by_config = _results(root)
+    sound, damaged = sound_and_damaged(root)
+    results = {summary.id: summary for summary in sound}
+    by_config = {summary.config.hash: summary for summary in sound}
     runs: dict[str, list[HeldRun]] = {}
     for run in held_runs(root):
         for id in run.members:
@@ -109,23 +111,6 @@ def held_runs(root: Path) -> Iterator[HeldRun]:
         )
 
 
-def _results(root: Path) -> tuple[dict[str, Summary], dict[str, str], dict[str, list[Summary]]]:
-    """Results by trial, what is wrong with damaged ones, and results by settings alone."""
-    results: dict[str, Summary] = {}
-    damaged: dict[str, str] = {}
-    by_config: dict[str, list[Summary]] = {}
-    for id in filed(root):
-        try:
-            summary = read_trial(root, id)
-        except CorruptTrial as error:
-            damaged[id] = error.why
-            continue
-        if summary is not None:
-            results[id] = summary
-            by_config.setdefault(summary.config.hash, []).append(summary)
-    return results, damaged, by_config
-
-
 def _done(summary: Summary, runs: list[HeldRun]) -> tuple[State, str]:
     finished = [run.name for run in runs if run.finished]
     if len(finished) > 1:
@@ -134,7 +119,7 @@ def _done(summary: Summary, runs: list[HeldRun]) -> tuple[State, str]:
 
 
 def _undone(
-    trial: Trial, runs: list[HeldRun], by_config: Mapping[str, list[Summary]]
+    trial: Trial, runs: list[HeldRun], by_config: Mapping[str, Summary]
 ) -> tuple[State, str]:
     for run in runs:
         if run.going_on:
@@ -146,7 +131,7 @@ def _undone(
         return "missing", f"{runs[0].name} is finished and not yet filed"
     older = by_config.get(trial.config.hash)
     if older:
-        return "stale", f"{older[0].pack} trained it with other code"
+        return "stale", f"{older.pack} trained it with other code"
     return "missing", "nothing is there"
 
 

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lockstep import __version__
-from lockstep.errors import BadInput, NotARun
+from lockstep.errors import BadInput
 from lockstep.run import lock
 from lockstep.run.config import TrainConfig
 from lockstep.run.jsonable import Json, finite
 from lockstep.run.lines import by_member, read_lines
-from lockstep.run.rundir import read_json, write_atomic, write_json
+from lockstep.run.rundir import write_atomic, write_json
 from lockstep.studies.study import Study
 from lockstep.studies.trials import trial_id
 
@@ -106,7 +106,7 @@ class CorruptTrial(BadInput):
 
     def __init__(self, file: Path, why: str) -> None:
         super().__init__(f"{file} cannot be used: {why}; remove its folder and train it again")
-        self.why = why
+        self.why = f"{file.name}: {why}"
 
 
 def runs_in(root: Path) -> Path:
@@ -144,6 +144,8 @@ def write_study(root: Path, study: Study) -> None:
 
 def check_study(root: Path, study: Study) -> None:
     """Refuses a root in which another study keeps its results."""
+    if root.exists() and not root.is_dir():
+        raise BadInput(f"the root of a study must be a folder, got the file {root}")
     if not root.is_dir():
         raise BadInput(
             f"there is no study in {root}; start it with `lockstep study run --root {root}`"
@@ -152,8 +154,7 @@ def check_study(root: Path, study: Study) -> None:
         if any(entry.name != lock.NAME for entry in root.iterdir()):
             raise BadInput(f"{root} holds something else and no study; give a --root of its own")
         return
-    held = read_json(root / "study.json")
-    told = _told(study)
+    held, told = _held_study(root / "study.json"), _told(study)
     for what in ("name", "grid", "smoke", "precision"):
         was = held.get(what, "")  # an older root says nothing of precision
         if was != told[what]:
@@ -161,6 +162,20 @@ def check_study(root: Path, study: Study) -> None:
                 f"{root} holds a study of {what} {was!r}, and {told[what]!r} was asked "
                 "for; give each study a --root of its own"
             )
+
+
+def _held_study(file: Path) -> dict[str, Json]:
+    """What a root says of its study."""
+    try:
+        held = json.loads(file.read_bytes())
+    except ValueError as error:  # neither JSON nor text
+        raise BadInput(
+            f"{file} is damaged ({error}); restore it, or move trials beside it to a new --root"
+        ) from error
+    if not isinstance(held, dict) or held.get("format") != FORMAT:
+        found = held.get("format") if isinstance(held, dict) else None
+        raise BadInput(f"{file} has the format {found}, and this version reads {FORMAT}")
+    return held
 
 
 def _told(study: Study) -> dict[str, Json]:
@@ -218,26 +233,36 @@ def read_trial(root: Path, id: str) -> Summary | None:
     if not file.is_file():
         return None
     try:
-        summary = Summary.from_json(read_json(file))
+        summary = Summary.from_json(_content(file))
         own = trial_id(summary.config, summary.code_version)
-    except (NotARun, ValueError, TypeError) as error:
+    except (ValueError, TypeError) as error:
         raise CorruptTrial(file, str(error)) from error
     if (summary.id, own) != (id, id):
         raise CorruptTrial(file, f"its settings and code are those of trial {own[:12]}")
     return summary
 
 
-def read_curves(root: Path, id: str) -> dict[str, Curve]:
-    """The metrics of a trial over its updates; CorruptTrial if they cannot be read."""
-    file = trials_in(root) / id / CURVES
-    try:
-        data = read_json(file)
-    except NotARun as error:
-        raise CorruptTrial(file, str(error)) from error
-    curves = data.get("curves") if isinstance(data, dict) and data.get("id") == id else None
+def read_curves(root: Path, summary: Summary) -> dict[str, Curve]:
+    """The metrics of a trial over its updates; CorruptTrial if they cannot be trusted."""
+    file = trials_in(root) / summary.id / CURVES
+    data = _content(file)
+    curves = data.get("curves") if isinstance(data, dict) and data.get("id") == summary.id else None
     if not isinstance(curves, dict):
-        raise CorruptTrial(file, f"it does not hold the curves of trial {id[:12]}")
+        raise CorruptTrial(file, f"it does not hold the curves of trial {summary.id[:12]}")
+    for name, curve in curves.items():
+        if not isinstance(curve, list) or len(curve) != summary.updates:
+            found = len(curve) if isinstance(curve, list) else "none"
+            raise CorruptTrial(file, f"{name} has {found} of {summary.updates} updates")
     return curves
+
+
+def _content(file: Path) -> Json:
+    try:
+        return json.loads(file.read_bytes())
+    except FileNotFoundError as error:
+        raise CorruptTrial(file, "there is no such file") from error
+    except ValueError as error:  # neither JSON nor text
+        raise CorruptTrial(file, f"it is damaged ({error})") from error
 
 
 def filed(root: Path) -> Iterator[str]:
@@ -247,23 +272,38 @@ def filed(root: Path) -> Iterator[str]:
 
 
 def results(root: Path) -> list[Summary]:
-    """The results in a root; damaged ones count as not there."""
-    found = []
+    """The results in a root by their summaries, which is quick; damaged ones count as not there."""
+    found, _ = _read(root, curves=False)
+    return found
+
+
+def sound_and_damaged(root: Path) -> tuple[list[Summary], dict[str, str]]:
+    """The results in a root that can be trusted, curves included, and what is wrong with others."""
+    return _read(root, curves=True)
+
+
+def _read(root: Path, *, curves: bool) -> tuple[list[Summary], dict[str, str]]:
+    sound, damaged = [], {}
     for id in filed(root):
         try:
             summary = read_trial(root, id)
-        except CorruptTrial:
-            continue
-        if summary is not None:
-            found.append(summary)
-    return found
+            if summary is None:
+                continue
+            if curves:
+                read_curves(root, summary)
+        except CorruptTrial as error:
+            damaged[id] = error.why
+        else:
+            sound.append(summary)
+    return sound, damaged
 
 
 def _file(root: Path, summary: Summary, curves: dict[str, Curve]) -> None:
     """Writes the files of one trial, its summary last; what is there and sound is left alone."""
     folder = trials_in(root) / summary.id
     try:
-        if read_trial(root, summary.id) is not None:
+        if (held := read_trial(root, summary.id)) is not None:
+            read_curves(root, held)
             return
     except CorruptTrial:
         log.warning("%s is damaged and written anew", folder)

@@ -173,18 +173,19 @@ def test_a_run_of_which_most_trials_are_done_is_not_taken_up(study: Study, tmp_p
     assert [len(p.trials) for p in work.packs] == [2]
 
 
-def test_a_damaged_result_is_trained_again(study: Study, root: Path):
+@pytest.mark.parametrize("name", [store.SUMMARY, store.CURVES])
+def test_a_damaged_result_is_trained_again(study: Study, root: Path, name: str):
     study = one_pack(study)
     trial = study.trials()[0]
     summary = store.read_trial(root, trial.hash)
     assert summary is not None
-    file = store.trials_in(root) / trial.hash / store.SUMMARY
+    file = store.trials_in(root) / trial.hash / name
     file.write_text(file.read_text()[:50])
     shutil.rmtree(store.runs_in(root) / summary.pack)
     machine = Machine()
     carried_out(study, root, machine)
     assert len(machine.started) == 1
-    assert store.read_trial(root, trial.hash) is not None
+    assert trial.hash in {sound.id for sound in store.sound_and_damaged(root)[0]}
 
 
 def test_a_failing_pack_ends_the_study_with_its_name_code_and_log(study: Study, tmp_path: Path):

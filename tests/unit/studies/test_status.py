@@ -118,15 +118,16 @@ def test_a_trial_that_was_trained_twice_is_a_duplicate(study: Study, root: Path,
     assert one.detail == f"again and {summary.pack} hold it; the result is that of {summary.pack}"
 
 
+@pytest.mark.parametrize("name", [store.SUMMARY, store.CURVES])
 @pytest.mark.parametrize("damage", [lambda text: text[:40], lambda text: "{}"])
-def test_a_damaged_summary_is_corrupt(
-    study: Study, root: Path, trial: Trial, damage: Callable[[str], str]
+def test_a_trial_with_a_damaged_file_is_corrupt(
+    study: Study, root: Path, trial: Trial, name: str, damage: Callable[[str], str]
 ):
-    file = store.trials_in(root) / trial.hash / store.SUMMARY
+    file = store.trials_in(root) / trial.hash / name
     file.write_text(damage(file.read_text()))
     one = of(status(study, root), trial)
     assert (one.state, one.summary) == ("corrupt", None)
-    assert one.detail
+    assert one.detail.startswith(f"{name}: it")
 
 
 def test_what_the_study_does_not_ask_for_is_not_told(root: Path, study: Study):

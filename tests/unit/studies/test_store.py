@@ -38,6 +38,12 @@ def trial(study: Study) -> Trial:
     return study.figure("band").points[0].trials[1]
 
 
+def curves_of(root: Path, id: str) -> dict[str, store.Curve]:
+    summary = read_trial(root, id)
+    assert summary is not None
+    return read_curves(root, summary)
+
+
 def summary_of(root: Path, trial: Trial) -> Path:
     return store.trials_in(root) / trial.hash / store.SUMMARY
 
@@ -56,7 +62,7 @@ def test_a_result_from_a_pack_agrees_with_training_alone(
     trained: Path, trial: Trial, tmp_path: Path
 ):
     alone = loop.train(trial.config, tmp_path / "alone")
-    mine = read_curves(trained, trial.hash)
+    mine = curves_of(trained, trial.hash)
     assert roots.ENERGY in mine
     for name, curve in mine.items():
         assert curve == pytest.approx(alone.curve(name)[0].tolist(), rel=1e-4, nan_ok=True), name
@@ -71,7 +77,7 @@ def test_curves_are_short_and_true(study: Study, trained: Path):
     for id in study.distinct():
         summary = read_trial(trained, id)
         assert summary is not None
-        for name, curve in read_curves(trained, id).items():
+        for name, curve in curves_of(trained, id).items():
             assert all(float(f"{x:.{store.DIGITS}g}") == x for x in curve)
             mean = store.mean_of_tail(curve, summary.tail_updates)
             assert mean == pytest.approx(summary.tail[name], rel=1e-7, abs=1e-12)
@@ -128,13 +134,13 @@ def test_curves_of_another_trial_are_not_trusted(root: Path, study: Study, trial
     file = store.trials_in(root) / trial.hash / store.CURVES
     shutil.copy(store.trials_in(root) / other.hash / store.CURVES, file)
     with pytest.raises(CorruptTrial, match="does not hold the curves of trial"):
-        read_curves(root, trial.hash)
+        curves_of(root, trial.hash)
     write_json(file, {"format": store.FORMAT, "id": trial.hash})
     with pytest.raises(CorruptTrial, match="does not hold the curves of trial"):
-        read_curves(root, trial.hash)
+        curves_of(root, trial.hash)
     file.unlink()
-    with pytest.raises(CorruptTrial, match="cannot be used"):
-        read_curves(root, trial.hash)
+    with pytest.raises(CorruptTrial, match="cannot be used: there is no such file"):
+        curves_of(root, trial.hash)
 
 
 def test_filing_again_changes_nothing_but_what_is_damaged(root: Path, trial: Trial):
@@ -144,9 +150,10 @@ def test_filing_again_changes_nothing_but_what_is_damaged(root: Path, trial: Tri
     files = list(store.trials_in(root).rglob("*.json"))
     before = {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in files}
     broken = summary_of(root, trial)
-    broken.write_text("{")
-    store.file_pack(root, whole.pack, run)
-    assert read_trial(root, trial.hash) == whole
+    for damaged in (broken, broken.with_name(store.CURVES)):
+        damaged.write_text("{")
+        store.file_pack(root, whole.pack, run)
+        assert read_trial(root, trial.hash) == whole
     for file, (content, written) in before.items():
         assert file.read_bytes() == content
         if file.parent != broken.parent:
@@ -198,6 +205,24 @@ def test_a_folder_with_something_else_is_no_root(tmp_path: Path, study: Study):
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
     with pytest.raises(BadInput, match=r"there is no study in .*; start it with `lockstep study"):
         store.check_study(tmp_path / "gone", study)
+    with pytest.raises(BadInput, match="root of a study must be a folder, got the file"):
+        store.check_study(tmp_path / "thesis.tex", study)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", r"study.json is damaged \(.*\); restore it, or move trials"),
+        ("[]", "study.json has the format None, and this version reads 1"),
+        ('{"format": 9, "name": "tiny"}', "study.json has the format 9, and this version reads 1"),
+    ],
+)
+def test_a_root_that_cannot_be_read_is_refused(
+    root: Path, study: Study, content: str, message: str
+):
+    (root / "study.json").write_text(content)
+    with pytest.raises(BadInput, match=message):
+        store.check_study(root, study)
 
 
 def test_nothing_that_is_stored_says_where_it_lies(trained: Path):
