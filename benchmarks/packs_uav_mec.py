@@ -9,7 +9,11 @@ A path is `eager` (nothing but tensor operations), `kernels` (with those written
 a process of its own with a time limit; rows that the file has already are not made again. First
 comes, several at once, what is not timed: compiling for the rows to come, the equality of each
 path with the eager one (one update from equal state, in fp32), and whether the fast path learns
-the same.
+the same. A timed row says how far its path was apart, or that it was not found equal.
+
+What a new shape costs is in the rows called `prepare` (nothing in the compiler's cache, several at
+once), and what it costs again is `preparation_s` of the timed row. `autotuned` is no path that can
+be asked for yet: compiled, with matrix products that the compiler writes and chooses itself.
 """
 
 import argparse
@@ -17,19 +21,20 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
+from torch._inductor import config as inductor
 
 from benchmarks.one_by_one import Book, Job, made, side_by_side, write_row
+from benchmarks.packs_rows import COMPILED, Case, chosen, groups
 from lockstep.core import fused
 from lockstep.core.programs import Captured
 from lockstep.core.streams import lane_keys
 from lockstep.errors import LockstepError
 from lockstep.run import manifest, memory
-from lockstep.run.config import TrainConfig, preset
 from lockstep.run.equality import TOLERANCE, compare, widest
 from lockstep.run.launches import calls_of
 from lockstep.run.tape import Tape
@@ -37,118 +42,11 @@ from lockstep.run.trainer import Trainer, arithmetic, resolve
 from lockstep.worlds import registry
 
 MODULE = "benchmarks.packs_uav_mec"
-Path_ = Literal["eager", "kernels", "graphs", "compiled"]
-HOW: dict[str, dict[str, Any]] = {
-    "eager": {"compile": "off", "graphs": False, "kernels": False},
-    "kernels": {"compile": "off", "graphs": False},
-    "graphs": {"compile": "off"},
-    "compiled": {"compile": "on"},
-}
-LIMIT_S = {"pack": 150.0, "world": 120.0, "gate": 300.0, "learning": 420.0, "prepare": 300.0}
+LIMIT_S = {"pack": 150.0, "world": 120.0, "gate": 300.0, "learning": 330.0, "prepare": 300.0}
 WARM_UPS = 4  # kernel choice, recording of graphs; reported apart
-UPDATES = 8
 PLAYS = 5  # of a tape; the median counts
 TAPE_BYTES = 2**30
 LAST = 10  # updates whose mean is a member's final energy
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """One row of the table."""
-
-    kind: Literal["pack", "world", "gate", "learning"] = "pack"
-    path: Path_ = "graphs"
-    members: int = 32
-    users: int = 60
-    uavs: int = 10
-    lanes: int = 5
-    steps: int = 60
-    actor: Literal["scorer", "mlp"] = "scorer"
-    precision: Literal["fp32", "tf32", "bf16"] = "bf16"
-    updates: int = UPDATES
-    quick: bool = False
-    """A few users, a narrow network: to see that it works, not how fast it is."""
-
-    @property
-    def name(self) -> str:
-        scene, samples = f"{self.users}+{self.uavs}", self.lanes * self.steps
-        if self.kind == "world":
-            return f"world {self.path} {self.lanes} lanes"
-        size = f"{self.members} x {samples}, {scene}"
-        return f"{self.kind} {self.path} {size}, {self.actor}, {self.precision}"
-
-    def config(self, device: str) -> TrainConfig:
-        base = preset("uav-mec", scenario="paper", learner="ab-mappo")
-        learner = replace(
-            base.learner,
-            lanes=self.lanes,
-            steps=self.steps,
-            actor=self.actor,
-            precision=self.precision,
-            **({"hidden": 16} if self.quick else {}),
-        )
-        return replace(
-            base,
-            device=device,
-            seeds=tuple(range(self.members)),
-            total_steps=1000 * self.lanes * self.steps,
-            world=replace(base.world, n_users=self.users, n_uavs=self.uavs),
-            learner=learner,
-            **HOW[self.path],
-        )
-
-    def small(self) -> "Case":
-        """The same row in its quick form."""
-        lanes = self.lanes // 512 if self.kind == "world" else 2
-        few = {"members": min(self.members, 2), "steps": 3, "lanes": lanes, "updates": 2}
-        return replace(self, **few, users=-(-self.users // 20), uavs=2, quick=True)
-
-
-def groups() -> dict[str, list[Case]]:
-    """The rows, by what they tell."""
-    both: tuple[Path_, ...] = ("graphs", "compiled")
-    return {
-        "gate": [
-            Case(kind="gate", path=path, members=2, precision="fp32")
-            for path in ("kernels", "graphs", "compiled")
-        ],
-        "compiled": [
-            Case(path="compiled", members=64, actor="mlp"),
-            Case(path="compiled", members=32, actor="mlp"),
-            Case(path="compiled", members=1),
-            Case(path="compiled", members=64),
-            Case(path="compiled", members=32),
-            Case(path="compiled", members=8),
-        ],
-        "world": [
-            Case(kind="world", path=path, lanes=lanes, precision="fp32")
-            for lanes in (8192, 32768)
-            for path in ("eager", "kernels", "graphs", "compiled")
-        ],
-        "learning": [
-            Case(kind="learning", path="eager", members=5, precision="fp32", updates=60),
-            Case(kind="learning", path="compiled", members=5, updates=60),
-        ],
-        "agents": [
-            Case(path=path, users=users, uavs=uavs)
-            for users, uavs in ((10, 1), (60, 10), (100, 10))
-            for path in both
-        ],
-        "samples": [Case(path=path, members=8, lanes=64, steps=64) for path in both],
-        "graphs": [
-            *(Case(members=members) for members in (1, 8, 64)),
-            *(Case(members=members, actor="mlp") for members in (1, 32, 64)),
-            Case(precision="tf32"),
-        ],
-        "paths": [Case(path=path, members=8) for path in ("eager", "kernels")],
-    }
-
-
-def chosen(rows: list[str], *, quick: bool) -> list[Case]:
-    """The cases of these groups, each once."""
-    cases = [case for group in rows for case in groups()[group]]
-    cases = [case.small() for case in cases] if quick else cases
-    return list({case.name: case for case in cases}.values())
 
 
 def pack(case: Case, device: str) -> Iterator[dict[str, Any]]:
@@ -209,7 +107,7 @@ def world(case: Case, device: str) -> Iterator[dict[str, Any]]:
     tape.record()
     while tape.steps < case.steps and tape.bytes * (tape.steps + 1) / tape.steps < TAPE_BYTES:
         tape.record()
-    graphs = device == "cuda" and case.path in ("graphs", "compiled")
+    graphs = device == "cuda" and case.path in ("graphs", *COMPILED)
     play: Callable[[], None] = Captured(tape.play) if graphs else tape.play
     for _ in range(WARM_UPS):
         tape.rewind()
@@ -259,18 +157,16 @@ def learning(case: Case, device: str) -> Iterator[dict[str, Any]]:
     trainer = Trainer(case.config(device))
     key = f"world/{trainer.world.spec.objective}"
     curve: list[list[float]] = []
-    for update in range(case.updates):
+    for _ in range(case.updates):
         curve.append(trainer.update()[key].tolist())
-        if update + 1 >= LAST or update + 1 == case.updates:
-            last = curve[-LAST:]
-            final = [statistics.fmean(x[p] for x in last) for p in range(case.members)]
-            yield {"made": update + 1, "final": final, **interval(final), "curve": curve}
+        yield {"made": len(curve), **interval(curve), "curve": curve}
 
 
-def interval(values: list[float]) -> dict[str, float]:
-    """Mean and the 95 % interval of the mean of five members (Student's t, 4 degrees)."""
-    mean = statistics.fmean(values)
-    half = 2.776 * statistics.stdev(values) / len(values) ** 0.5
+def interval(curve: list[list[float]]) -> dict[str, float]:
+    """Mean over members of their last updates, and its 95 % interval for five (Student's t)."""
+    final = [statistics.fmean(of_member) for of_member in zip(*curve[-LAST:], strict=True)]
+    mean = statistics.fmean(final)
+    half = 2.776 * statistics.stdev(final) / len(final) ** 0.5
     return {"mean": mean, "low": mean - half, "high": mean + half}
 
 
@@ -295,10 +191,12 @@ def prepare(case: Case, device: str) -> None:
 def one(case: Case, args: argparse.Namespace) -> None:
     """The process of one row."""
     begun = time.perf_counter()
+    inductor.max_autotune_gemm = case.path == "autotuned"
     with arithmetic(resolve(case.config(args.device))):
         if args.prepare:
             prepare(case, args.device)
-            write_row(args.into, {"compiled_in_s": time.perf_counter() - begun})
+            seconds = time.perf_counter() - begun
+            write_row(args.into, {"compiled_in_s": seconds, "at_once": args.at_once})
             return
         for row in MAKERS[case.kind](case, args.device):
             write_row(args.into, asdict(case) | row)
@@ -315,7 +213,8 @@ def shown(row: dict[str, Any]) -> str:
 
 _SHOWN = (
     *("env_steps_per_s", "lane_steps_per_s", "agent_steps_per_s", "collect_ms", "learn_ms"),
-    *("preparation_s", "peak_memory_gb", "gpu_busy_share", "gap", "mean", "low", "high", "made"),
+    *("preparation_s", "compiled_in_s", "peak_memory_gb", "gpu_busy_share", "gap", "equal"),
+    *("mean", "low", "high", "made"),
 )
 
 
@@ -326,7 +225,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--rows", default=",".join(groups()), help=f"some of {','.join(groups())}")
     parser.add_argument("--minutes", type=float, default=60.0, help="no row is begun afterwards")
-    parser.add_argument("--at-once", type=int, default=6, help="processes that prepare")
+    parser.add_argument("--at-once", type=int, default=8, help="processes that prepare")
     parser.add_argument("--json", type=Path, default=Path("packs.json"))
     parser.add_argument("--quick", action="store_true", help="tiny rows, to see that all works")
     parser.add_argument("--list", action="store_true", help="print the rows and make none")
@@ -357,36 +256,52 @@ def main() -> None:
 
     def job(case: Case, *, preparing: bool = False) -> Job:
         limit_s = LIMIT_S["prepare" if preparing else case.kind]
-        extra = ("--prepare",) if preparing else ()
+        extra = ("--prepare", "--at-once", str(args.at_once)) if preparing else ()
         return Job(name=case.name, limit_s=limit_s, until=deadline, flags=(*flags, *extra))
 
     def keep(done: Job, row: dict[str, Any]) -> None:
-        if "--prepare" in done.flags:
-            print(f"prepared {done.name}: {row}", flush=True)
-            return
-        book.put(done.name, row)
-        print(shown(book.rows[done.name]), flush=True)
+        name = f"prepare {done.name}" if "--prepare" in done.flags else done.name
+        book.put(name, row)
+        print(shown(book.rows[name]), flush=True)
 
-    untimed = [case for kind in ("learning", "gate") for case in missing if case.kind == kind]
+    untimed = [case for kind in ("gate", "learning") for case in missing if case.kind == kind]
     timed = [case for case in missing if case not in untimed]
-    compiling = [case for case in timed if case.path == "compiled"]
+    compiling = [case for case in timed if case.path in COMPILED]
     first = [*(job(c) for c in untimed), *(job(c, preparing=True) for c in compiling)]
     side_by_side(first, MODULE, at_once=args.at_once, heard=keep)
     for case in timed:
         if time.monotonic() > deadline:
             print(f"out of time before {case.name}", flush=True)
             break
-        keep(job(case), made(job(case), MODULE))
-    print(overlap([row for row in book.rows.values() if "low" in row]))
+        keep(job(case), made(job(case), MODULE) | equality(case, book))
+    print(overlap([row for row in book.rows.values() if "curve" in row]))
     print(f"{len(book.rows)} rows in {args.json}")
 
 
+def equality(case: Case, book: Book) -> dict[str, Any]:
+    """What the gates found of a training row's path; other kinds look for themselves."""
+    if case.kind != "pack" or case.path == "eager":
+        return {}
+    gates = [
+        row
+        for row in book.rows.values()
+        if row.get("kind") == "gate"
+        and row["path"] == case.path
+        and (row["members"] == 1) == (case.members == 1)
+    ]
+    return {"equal": bool(gates) and all(row["gap"] <= row["tolerance"] for row in gates)}
+
+
 def overlap(rows: list[dict[str, Any]]) -> str:
-    """Whether all that learned may have learned the same."""
+    """Whether all that learned may have learned the same, after as many updates as all made."""
     if len(rows) < 2:
         return "learning was not compared"
-    agrees = max(row["low"] for row in rows) <= min(row["high"] for row in rows)
-    return f"intervals of the final energy {'overlap' if agrees else 'DO NOT overlap'}"
+    made = min(len(row["curve"]) for row in rows)
+    intervals = [interval(row["curve"][:made]) for row in rows]
+    agrees = max(x["low"] for x in intervals) <= min(x["high"] for x in intervals)
+    found = "overlap" if agrees else "DO NOT overlap"
+    of_each = "; ".join(f"{x['low']:.4f} to {x['high']:.4f}" for x in intervals)
+    return f"intervals of the energy after {made} updates {found}: {of_each}"
 
 
 def about(args: argparse.Namespace) -> dict[str, Any]:
