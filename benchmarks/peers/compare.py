@@ -159,8 +159,21 @@ def main() -> None:
             seconds_per_slope=args.seconds,
         )
         race = Race(task, args, record)
-        summaries = [race.against(name) for name in args.peers]
-    print(table(summaries, "wall" if args.device == "cuda" else "cpu"))
+        summaries = [found for name in args.peers if (found := held(race, name)) is not None]
+    if summaries:
+        print(table(summaries, "wall" if args.device == "cuda" else "cpu"))
+    if len(summaries) < len(args.peers):
+        raise SystemExit(1)
+
+
+def held(race: Race, name: str) -> dict[str, Any] | None:
+    """The summary of one peer, or None where it failed, which is no reason to lose the others."""
+    try:
+        return race.against(name)
+    except (Exception, SystemExit) as failure:
+        race.record.write("failure", peer=name, said=f"{type(failure).__name__}: {failure}")
+        print(f"{name} was not measured: {failure}", file=sys.stderr, flush=True)
+        return None
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 #
 #     benchmarks/peers/offline.sh 3.12 [peers]
 #     PYTHONPATH=src:.gpu-deps python3 -m pytest tests/gpu
+#     PYTHONPATH=src:.gpu-deps python3 -m benchmarks.peers.compare --device cuda
 #
 # The first argument is that machine's Python; `peers` adds the libraries of the comparison.
 set -eu
@@ -21,4 +22,6 @@ rm -rf .gpu-deps
 .venv/bin/python -m pip install --quiet --no-compile --no-deps --target .gpu-deps \
     --only-binary=:all: --python-version "$version" --platform manylinux_2_28_x86_64 \
     --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 -r "$pins"
-rm -rf .gpu-deps/bin .gpu-deps/tensorboard/webfiles.zip
+# What belongs to no library: commands, and examples that lie beside it under names of ours.
+rm -rf .gpu-deps/bin .gpu-deps/tensorboard/webfiles.zip .gpu-deps/benchmarks .gpu-deps/scripts \
+    .gpu-deps/sota-*

@@ -16,11 +16,10 @@ from lockstep.worlds import registry
 def peers() -> Iterator[SimpleNamespace]:
     """The scripts' parts; importing them registers a world, which must not outlive these tests."""
     before = dict(registry.WORLDS)
-    from benchmarks.peers import gate, ours, plain, report, task, timing, world
+    from benchmarks.peers import compare, gate, ours, plain, report, task, timing, world
 
-    yield SimpleNamespace(
-        gate=gate, ours=ours, plain=plain, report=report, task=task, timing=timing, world=world
-    )
+    parts = {"gate": gate, "ours": ours, "plain": plain, "report": report, "task": task}
+    yield SimpleNamespace(**parts, compare=compare, timing=timing, world=world)
     for name in registry.WORLDS.keys() - before:
         del registry.WORLDS[name]
 
@@ -101,3 +100,17 @@ def test_the_table_shows_both_sides_and_the_ratio(peers) -> None:
     shown = peers.report.table([summary], "cpu")
     assert "| other | world | 2,000 | 1,000 | 2.00 (1.90 to 2.12) |" in shown
     assert "one env-step is 7 agent-steps" in shown
+
+
+def test_a_peer_that_fails_is_written_down_and_loses_the_others_nothing(peers, capsys) -> None:
+    def against(name: str) -> dict[str, str]:
+        if name == "broken":
+            raise SystemExit("broken does not pass the gate")
+        return {"peer": name}
+
+    out = io.StringIO()
+    race = SimpleNamespace(record=peers.report.Record(out), against=against)
+    assert peers.compare.held(race, "whole") == {"peer": "whole"}
+    assert peers.compare.held(race, "broken") is None
+    assert "broken does not pass the gate" in json.loads(out.getvalue())["said"]
+    assert "broken was not measured" in capsys.readouterr().err
