@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import traceback
 from pathlib import Path
 from types import ModuleType
 
@@ -41,6 +42,8 @@ def load(
         declared = declare(**asked)
     except (ValueError, TypeError) as error:
         raise BadInput(f"{name} cannot be declared: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise BadInput(f"{name} cannot be declared: {_raised(error, found)}") from error
     if not isinstance(declared, Study):
         raise BadInput(
             f"the function study of {name} must return a Study, got {type(declared).__name__}"
@@ -77,6 +80,16 @@ def _from_file(path: Path) -> ModuleType:
         spec.loader.exec_module(made)
     except (SyntaxError, ImportError, ValueError) as error:
         raise BadInput(f"{path} cannot be read as Python: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise BadInput(f"{path} cannot be read: {_raised(error, made)}") from error
     finally:
         sys.path.remove(folder)
     return made
+
+
+def _raised(error: BaseException, module: ModuleType) -> str:
+    """What the code of a study raised, and at which of its lines."""
+    frames = traceback.extract_tb(error.__traceback__)
+    line = [frame.lineno for frame in frames if frame.filename == module.__file__][-1:]
+    said = ": ".join(filter(None, (type(error).__name__, str(error))))
+    return f"line {line[0]} raises {said}" if line else said

@@ -62,6 +62,13 @@ def test_a_study_may_be_a_file_with_others_beside_it(tmp_path: Path):
         ("def study(smoke): return 3", "the function study of .* must return a Study, got int"),
         ("def study(): return 3", "cannot be declared: .* unexpected keyword argument 'smoke'"),
         ("def study(smoke): raise ValueError('values are odd')", "cannot be declared: values are"),
+        ("x = 1\n1 / 0", r"mine.py cannot be read: line 2 raises ZeroDivisionError: division by"),
+        ("raise SystemExit('no')", r"mine.py cannot be read: line 1 raises SystemExit: no"),
+        (
+            "def study(smoke):\n  return nothing",
+            "cannot be declared: line 2 raises NameError: name",
+        ),
+        ("def study(smoke):\n  raise RuntimeError", "be declared: line 2 raises RuntimeError$"),
     ],
 )
 def test_a_file_that_declares_no_study_is_refused(tmp_path: Path, text: str, message: str):
