@@ -241,6 +241,16 @@ def test_a_dry_run_prints_what_slurm_would_get(tmp_path: Path, capsys: pytest.Ca
         (["plan", "uav-papr"], "no study called 'uav-papr'; did you mean 'uav-paper'"),
         (["run", "uav-paper", "--only", "fig66"], "no figure of uav-paper called 'fig66'"),
         (["run", "uav-paper", "--jobs", "-1"], "jobs must be 0 or more, got -1"),
+        (["run", "uav-paper", "--timeout", "nan"], "timeout must be 0 or more, got nan"),
+        (["run", "uav-paper", "--stop-after", "nan"], "stop_after must be 0 or more, got nan"),
+        (
+            ["run", "uav-paper", "--backend", "slurm", "--timeout", "9"],
+            "timeout does not go with --backend slurm",
+        ),
+        (
+            ["run", "uav-paper", "--slurm-partition", "night"],
+            "slurm_partition goes with --backend slurm, got local",
+        ),
         (["run", "uav-paper", "--dry-run"], "dry_run goes with --backend slurm, got local"),
         (["run", "uav-paper", "--ray-address", "auto"], "ray_address goes with --backend ray"),
         (["run", "uav-paper", "--device", "cuda"], "device is cuda, but no GPU is available here"),

@@ -97,10 +97,17 @@ class RunFlags(StudyFlags):
             *("jobs", "max_members", "max_heavy"),
             *("timeout", "stop_after", "start_until"),
         ):
-            if getattr(self, name) < 0:
+            if not getattr(self, name) >= 0:  # nor NaN
                 raise ValueError(f"{name} must be 0 or more, got {getattr(self, name)}")
-        if self.dry_run and self.backend != "slurm":
-            raise ValueError(f"dry_run goes with --backend slurm, got {self.backend}")
+        if self.backend == "slurm":
+            if self.timeout:  # the time that a job waits in the queue is not its own
+                raise ValueError(
+                    "timeout does not go with --backend slurm; use --slurm-minutes, "
+                    f"got {self.timeout:g}"
+                )
+        elif self.dry_run or self.slurm_partition is not None:
+            name = "dry_run" if self.dry_run else "slurm_partition"
+            raise ValueError(f"{name} goes with --backend slurm, got {self.backend}")
         if self.ray_address is not None and self.backend != "ray":
             raise ValueError(f"ray_address goes with --backend ray, got {self.backend}")
 
@@ -177,7 +184,7 @@ def _place(flags: RunFlags, settings: Settings, work: Work, scheduler: Scheduler
             memory=work.memory,
             asked=flags.jobs,
         )
-        return Place(pool=ray, limits=_limits(flags, scheduler, ray.slots, flags.timeout))
+        return Place(pool=ray, limits=_limits(flags, scheduler, ray.slots))
     if flags.backend == "slurm":
         from lockstep.studies.slurm_pool import JOBS, SlurmPool
 
@@ -194,21 +201,20 @@ def _place(flags: RunFlags, settings: Settings, work: Work, scheduler: Scheduler
                 print(slurm.script(job))
             return None
         slurm.check()
-        # The time that a job waits in the queue is not its own: Slurm holds the clock.
-        return Place(pool=slurm, limits=_limits(flags, scheduler, flags.jobs or JOBS, 0.0))
+        return Place(pool=slurm, limits=_limits(flags, scheduler, flags.jobs or JOBS))
     assert settings.device != "auto"
     slots = budget.slots(flags.jobs, threads=flags.threads, device=settings.device)
-    limits = _limits(flags, scheduler, slots, flags.timeout)
+    limits = _limits(flags, scheduler, slots)
     memory = budget.room(settings.device)
     return Place(pool=LocalPool(extra), limits=replace(limits, memory=memory))
 
 
-def _limits(flags: RunFlags, scheduler: Scheduler, slots: int, timeout: float) -> Limits:
+def _limits(flags: RunFlags, scheduler: Scheduler, slots: int) -> Limits:
     return Limits(
         slots=slots,
         heavy=flags.max_heavy,
         room=budget.disk_room(scheduler.root),
-        timeout=timeout,
+        timeout=flags.timeout,
     )
 
 
