@@ -374,8 +374,10 @@ def test_bars_need_an_axis(study: Study, trained: Path, tmp_path: Path):
 
 def test_a_file_is_no_folder_for_pictures(study: Study, trained: Path, tmp_path: Path):
     (tmp_path / "file").touch()
-    with pytest.raises(BadInput, match="--out must be a folder, got the file"):
+    with pytest.raises(BadInput, match=r"--out must be a folder, got .*file is a file"):
         draw(study, trained, tmp_path / "file")
+    with pytest.raises(BadInput, match=r"--out must be .*file/in, of which .*file is a"):
+        draw(study, trained, tmp_path / "file" / "in")
     with pytest.raises(BadInput, match="--formats must name one of png, pdf at least"):
         draw(study, trained, tmp_path / "out", formats=())
 

@@ -70,8 +70,9 @@ def draw(
         known("format of figures", kind, FORMATS)
     if not formats:
         raise BadInput(f"--formats must name one of {', '.join(FORMATS)} at least, got none")
-    if out.exists() and not out.is_dir():
-        raise BadInput(f"--out must be a folder, got the file {out}")
+    for place in (out, *out.parents):
+        if place.exists() and not place.is_dir():
+            raise BadInput(f"--out must be a folder, got {out}, of which {place} is a file")
     shown = [figure for figure in study.figures if not only or figure.name in only]
     read = any(paper.has_readings(study.name, figure.name) for figure in shown)
     if asked.overlay_paper and not read:
