@@ -1,6 +1,8 @@
 """Laws of the city that hold for any settings, any seed and any picks, legal or not."""
 
+import math
 from dataclasses import replace
+from itertools import combinations, permutations
 from typing import Any
 
 import torch
@@ -8,9 +10,10 @@ from hypothesis import given, settings, strategies as st
 
 from lockstep.core.picks import PickSet
 from lockstep.core.streams import lane_keys
-from lockstep.worlds.city_growth.candidates import cap, dense
-from lockstep.worlds.city_growth.catalogue import COUNCIL, EDU, IND
+from lockstep.worlds.city_growth.candidates import CandidateSet, cap, dense, enumerate_set
+from lockstep.worlds.city_growth.catalogue import COUNCIL, EDU, IND, THIRD_HUB_TYPES
 from lockstep.worlds.city_growth.config import (
+    BuildingType,
     CityConfig,
     Hub,
     LandConfig,
@@ -134,6 +137,7 @@ def test_any_picks_leave_a_lawful_city(choices: Choices, seed: int) -> None:
         state = world.world_state
         after = {name: x.clone() for name, x in state.tensors().items()}
         _check_ground(before, after, config)
+        _check_kept(world)
         step = world.advance()
         _check_books(before, after, spent, step, world)
         assert all(torch.isfinite(x).all() for x in step.metrics.values())
@@ -156,6 +160,22 @@ def _check_ground(
             assert torch.equal(after["count"][:, a, t] * size, slots)
 
 
+def _check_kept(world: CityGrowth) -> None:
+    """What is brought up to date building by building is what the ground says."""
+    state, ground = world.world_state, world.tables.ground
+    taken = state.owner >= 0
+    gap_px = ground.gap_px[state.map]  # [L, N, N]
+    for a in range(len(world.config.agents)):
+        mine = (state.owner == a).unsqueeze(1)
+        nearest = gap_px.masked_fill(~mine, torch.inf).amin(dim=-1)
+        assert torch.equal(state.near_px[:, a], nearest)
+    free = ground.adjacent[state.map] * ~taken.unsqueeze(1)
+    assert torch.equal(state.free_neighbours, free.sum(dim=-1))
+    off = ground.point_xy[state.map].unsqueeze(2) - ground.xy[state.map].unsqueeze(1)
+    square = off.square().sum(dim=-1).masked_fill(~taken.unsqueeze(1), torch.inf)  # [L, E, N]
+    torch.testing.assert_close(state.near_px2, square.amin(dim=-1), atol=1e-3, rtol=1e-5)
+
+
 def _check_books(
     before: dict[str, torch.Tensor],
     after: dict[str, torch.Tensor],
@@ -167,20 +187,128 @@ def _check_books(
     config = world.config
     paid = (after["paid"] - before["paid"]).double().sum(dim=-1)
     assert torch.equal(paid, spent.sum(dim=-1))
+
+    def booked(term: str) -> torch.Tensor:
+        parts = [step.metrics[f"reward_{term}_{name}"] for name in config.agent_names]
+        return torch.stack(parts, dim=-1).double() * config.reward.scale  # [L, A]
+
+    came = after["income"] + config.grant + booked("interest")
+    if config.rent_share:
+        came = came + booked("rent")
+        assert (booked("rent").sum(dim=-1).abs() < 1e-2).all()  # one pays what another gets
+    ledger = torch.zeros_like(spent).index_add_(1, torch.tensor(config.ledgers), came)
+    expected, left = before["balance"] - spent + ledger, world.world_state.balance
+    if config.reward.shared:  # terms were dealt out, so that only their sum is that of the books
+        expected, left = expected.sum(dim=-1), left.sum(dim=-1)
     going = ~step.terminated
-    left = world.world_state.balance[going].sum(dim=-1)
-    came = after["income"].sum(dim=-1) + config.grant * len(config.agents)
-    interest = (
-        sum(step.metrics[f"reward_interest_{name}"].double() for name in config.agent_names)
-        * config.reward.scale
-    )
-    expected = (before["balance"].sum(dim=-1) - paid + came + interest)[going]
-    torch.testing.assert_close(left, expected, atol=1e-2, rtol=0.0)
+    torch.testing.assert_close(left[going], expected[going], atol=1e-2, rtol=0.0)
     for name in config.agent_names:
         parts = [step.metrics[f"reward_{term}_{name}"] for term in active_terms(config)]
         total = torch.stack(parts).double().sum(dim=0)
         reward = step.reward[name][:, 0].double()
         torch.testing.assert_close(total, reward, atol=1e-6, rtol=0.0)
+
+
+def _fits_shape(kind: BuildingType, slots: tuple[int, ...], beside: list[list[bool]]) -> bool:
+    """Whether slots form a footprint, by its definition."""
+    if kind.footprint == "pair":
+        return beside[slots[0]][slots[1]]
+    if kind.footprint == "block":
+        rings = permutations(slots)
+        return any(all(beside[r[i - 1]][r[i]] for i in range(4)) for r in rings)
+    reached = {slots[0]}
+    for _ in slots:
+        reached |= {s for s in slots for r in reached if beside[r][s]}
+    return len(reached) == len(slots)
+
+
+def _usable_slowly(world: CityGrowth, a: int, lane: int) -> list[int]:
+    """The slots that steps 1 to 5 of the page leave to an agent, one by one."""
+    config, state, agent = world.config, world.world_state, world.config.agents[a]
+    month, city = int(state.month[lane]), world.tables.cities[int(state.map[lane])]
+    owner, xy = state.owner[lane].tolist(), city.slot_xy.tolist()
+    hubs = list(zip(config.map.hubs, city.hub_xy.tolist(), strict=True))
+    bankrupt = state.balance[lane, config.ledgers[a]] < -config.bankrupt_at
+    if not world.acts()[lane, a] or (config.bankruptcy == "skip_turn" and bankrupt):
+        return []
+
+    def reached(slot: int, m: int) -> bool:
+        return any(
+            m >= hub.active_from
+            and math.dist(xy[slot], place) <= hub.r0 + hub.dr * m + config.reach_tolerance_px
+            for hub, place in hubs
+        )
+
+    slots = [s for s in range(len(xy)) if owner[s] < 0 and city.level[s] <= agent.max_level]
+    if agent.bank_of_hub >= 0:
+        home = city.hub_bank[agent.bank_of_hub]
+        slots = [s for s in slots if city.slot_bank[s] == home >= 0]
+    slots = [s for s in slots if reached(s, month)]
+    ring = [s for s in slots if month == 0 or not reached(s, month - 1)]
+    if config.reach == "ring" and ring:
+        slots = ring
+    own = [xy[s] for s in range(len(xy)) if owner[s] == a]
+    near = [s for s in slots if any(math.dist(xy[s], place) <= agent.near_px for place in own)]
+    return near if len(near) >= agent.near_least else slots
+
+
+def _rows_slowly(world: CityGrowth, a: int, lane: int) -> list[tuple[int, tuple[int, ...]]]:
+    """Type and slots of every candidate before money is asked for, in canonical order."""
+    config, state = world.config, world.world_state
+    city, month = world.tables.cities[int(state.map[lane])], int(state.month[lane])
+    usable, beside = _usable_slowly(world, a, lane), city.adjacent.tolist()
+    rows = []
+    for t, kind in enumerate(config.agents[a].types):
+        able = [s for s in usable if city.level[s] >= kind.min_level]
+        if kind.hub >= 0:
+            hub, place = config.map.hubs[kind.hub], city.hub_xy[kind.hub]
+            radius = hub.r0 + hub.dr * month + config.reach_tolerance_px
+            here = month >= hub.active_from
+            able = [s for s in able if here and math.dist(city.slot_xy[s], place) <= radius]
+        size = {"single": 1, "pair": 2, "block": 4, "cluster": kind.cluster}[kind.footprint]
+        rows += [(t, fp) for fp in combinations(able, size) if _fits_shape(kind, fp, beside)]
+    return rows
+
+
+def _listed(
+    found: CandidateSet, rows: torch.Tensor, lane: int
+) -> list[tuple[int, tuple[int, ...]]]:
+    """Type and slots of some rows of one lane, in order."""
+    kinds, places = found.type[lane][rows[lane]], found.slots[lane][rows[lane]]
+    return [
+        (kind, tuple(slot for slot in place if slot >= 0))
+        for kind, place in zip(kinds.tolist(), places.tolist(), strict=True)
+    ]
+
+
+@settings(max_examples=20, deadline=None)
+@given(choices=CHOICES, seed=st.integers(0, 2**31))
+def test_candidates_are_those_that_going_through_the_rules_one_by_one_finds(
+    choices: Choices, seed: int
+) -> None:
+    config = _config(choices | {"cap": 0, "max_candidates": 2_000})
+    industry = replace(config.agents[0], types=(*config.agents[0].types, THIRD_HUB_TYPES[0]))
+    config = replace(config, agents=(industry, *config.agents[1:]))
+    world = CityGrowth(config, lanes=LANES)
+    world.reset(lane_keys([seed], lanes=LANES))
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(config.horizon):
+        for phase in world.spec.phases:
+            for role in phase:
+                found, a = world.candidates(role), config.agent_names.index(role)
+                acts = world.acts()[:, a]
+                at_any_cost = enumerate_set(
+                    world.world_state, a, acts, world.tables, replace(config, debt="soft")
+                )
+                able = at_any_cost.legal
+                if found.budget is not None:
+                    able = able & (at_any_cost.cost <= found.budget.unsqueeze(-1))
+                for lane in range(LANES):
+                    slow = _rows_slowly(world, a, lane)
+                    assert _listed(at_any_cost, at_any_cost.legal, lane) == slow
+                    assert _listed(found, found.legal, lane) == _listed(at_any_cost, able, lane)
+                world.act(role, {"build": _wild(world, role, generator)})
+        world.advance()
 
 
 @settings(max_examples=20, deadline=None)

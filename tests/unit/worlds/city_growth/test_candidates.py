@@ -82,11 +82,11 @@ def test_an_agent_stays_on_the_bank_of_its_hub_unless_it_may_cross() -> None:
 
 
 def test_nearness_applies_only_where_enough_remains() -> None:
-    near = builder(near_px=4.0, near_least=3)
+    near = builder(near_px=4.0, near_least=4)
     world = made(grid(near))
     assert len(_slots(world, "one")) == 16  # it owns nothing
     play(world, one=[5])
-    assert _slots(world, "one") == [1, 4, 6, 9]
+    assert _slots(world, "one") == [1, 4, 6, 9]  # as many as must remain
     play(world, one=[1, 4])
     assert 15 not in _slots(world, "one")
     few = made(grid(builder(near_px=4.0, near_least=5)))
