@@ -3,6 +3,7 @@
 import logging
 import os
 import secrets
+import shutil
 import sys
 import time
 from collections import Counter
@@ -325,12 +326,16 @@ class Scheduler:
         return Again(jobs=tuple(parts), why=why)
 
     def _set_aside(self, pack: Pack) -> None:
-        """Moves a run that does not fit away, so that nobody takes it up and it is remembered."""
+        """Moves a run that does not fit away, so that nobody takes it up and it is remembered.
+
+        Its checkpoints, which nobody takes up either, are the most of it.
+        """
         aside = too_large_in(self.root) / pack.name
         aside.parent.mkdir(exist_ok=True)
         folder = runs_in(self.root) / pack.name
         if folder.exists():
             folder.rename(aside)
+            shutil.rmtree(aside / "checkpoints", ignore_errors=True)
         else:
             aside.mkdir()
 

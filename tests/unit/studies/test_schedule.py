@@ -302,6 +302,18 @@ def test_a_pack_that_did_not_fit_is_not_tried_whole_again(study: Study, tmp_path
         assert [p.name for p in scheduler.work().packs] == [half.name for half in halves(pack)]
 
 
+def test_a_run_that_did_not_fit_is_set_aside_without_its_checkpoints(study: Study, tmp_path: Path):
+    root, study = tmp_path / "root", one_pack(study)
+    with Scheduler(study, root, Settings()) as scheduler:
+        (pack,) = scheduler.work().packs
+    begun(root, pack)
+    outcome, _ = carried_out(study, root, Machine([KILLED]))
+    assert outcome == Outcome()
+    aside = store.too_large_in(root) / pack.name
+    assert (aside / "config.json").is_file()
+    assert not (aside / "checkpoints").exists()
+
+
 def test_a_single_trial_that_does_not_fit_is_a_failure(study: Study, tmp_path: Path):
     machine = Machine([KILLED])
     outcome, _ = carried_out(study, tmp_path / "root", machine, max_members=1)
