@@ -35,8 +35,8 @@ class Unusable(BadInput):
         lines = [*problems[:LISTED], *([f"and {more} more"] if more > 0 else [])]
         super().__init__(
             f"{len(problems)} of {of} trials of {study.name} cannot be used, so nothing is made of "
-            "them:\n" + "".join(f"  {line}\n" for line in lines) + f"train them with `lockstep "
-            f"study run {study.name}`, or leave them out with --allow-missing"
+            "them:\n" + "".join(f"  {line}\n" for line in lines) + "train them with `lockstep "
+            "study run`, or leave them out with --allow-missing"
         )
         self.problems = list(problems)
 

@@ -159,14 +159,14 @@ def _outlive_nobody(parent: int) -> None:
 
 
 def _listen() -> None:
-    """Heeds a request to stop from the first moment on; a run in progress heeds it by itself.
+    """Heeds a request to stop before and after training; a run in progress heeds it by itself.
 
     Slurm gives notice by SIGUSR2 that the time of a job is nearly over.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
         del frame
-        log.info("asked to stop (%s) before training began", signal.Signals(number).name)
+        log.info("asked to stop (%s) while nothing was trained", signal.Signals(number).name)
         sys.exit(STOPPED)
 
     def pass_on(number: int, frame: FrameType | None) -> None:
