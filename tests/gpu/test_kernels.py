@@ -1,6 +1,7 @@
 """The kernels written for a GPU beside the formulas they stand for."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ from lockstep.core import fused
 from lockstep.core.distributions import Beta
 from lockstep.core.streams import Streams, lane_keys
 from lockstep.nets.critics import AttentionCritic
+from lockstep.nets.packing import Pack
+from lockstep.nets.policy import Policy
 from lockstep.worlds.uav_mec.config import SCENARIOS
 from lockstep.worlds.uav_mec.spec import world_spec
 
@@ -90,3 +93,35 @@ def test_self_attention_and_its_gradient_are_the_same_in_half_precision(members)
     for plain, quick in zip(*both(gathered), strict=True):
         assert (plain - quick).norm() < 2e-2 * plain.norm()
         assert math.isfinite(float(quick.detach().norm()))
+
+
+@pytest.mark.parametrize("members", [1, 3])
+def test_scores_of_rows_are_no_further_from_full_precision_than_the_plain_form(members):
+    role = world_spec(SCENARIOS["paper"]).role("mu")
+    build = partial(Policy, role, unit_head="beta", hidden=32, scorer=True)
+    pack = Pack(build, range(members), device="cuda")
+    generator = torch.Generator("cuda").manual_seed(1)
+    with torch.no_grad():  # first weights say next to nothing, and biases nothing
+        noise = torch.randn(pack.weights.shape, generator=generator, device="cuda")
+        pack.weights.add_(0.1 * noise)
+
+    def rows(*shape):
+        return torch.randn(members, 6, 5, role.agents, *shape, generator=generator, device="cuda")
+
+    features = {"obs": rows(*role.features["obs"].shape)}
+    entities = {"uav": rows(*role.entities["uav"].shape)}
+    starts = torch.zeros(members, 6, 5, dtype=torch.bool, device="cuda")
+    memory = torch.zeros(members, 5, role.agents, 0, device="cuda")
+    weight = rows(2, 11)
+
+    def scored(half=True):
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=half):
+            params, _ = pack(features, entities, {}, memory, starts)
+        loss = (weight * params["assoc"].float()).sum()
+        (gradient,) = torch.autograd.grad(loss, pack.weights)
+        return params["assoc"].float().detach(), *pack._split(gradient[-1])
+
+    exact = scored(half=False)
+    for full, plain, quick in zip(exact, *both(scored), strict=True):
+        assert (quick - full).norm() <= 1.5 * (plain - full).norm() + 1e-2 * full.norm()
+    assert not all(torch.equal(a, b) for a, b in zip(*both(scored), strict=True))

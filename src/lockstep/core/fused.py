@@ -15,6 +15,7 @@ from torch.library import custom_op
 
 _MOST_AGENTS = 128  # their products must fit into one program
 _LEAST_WIDTH = 16  # of a head: the narrowest product of matrices
+_MOST_FEATURES = 64  # of an entity row, which one program keeps whole
 
 _TRITON = importlib.util.find_spec("triton") is not None
 _on = True
@@ -46,6 +47,12 @@ def attends(qkv: Tensor, heads: int) -> bool:
     width = qkv.shape[-1] // (3 * heads)
     fine = width >= _LEAST_WIDTH and width & (width - 1) == 0  # a power of two
     return fits(qkv) and qkv.dtype == torch.bfloat16 and fine and qkv.shape[-2] <= _MOST_AGENTS
+
+
+def scores(rows: Tensor) -> bool:
+    """Whether the kernel for scores of entity rows takes over for `rows [..., F]`."""
+    fine = rows.dtype == torch.float32 and rows.shape[-1] <= _MOST_FEATURES
+    return fits(rows) and fine and not rows.requires_grad and torch.is_autocast_enabled("cuda")
 
 
 @custom_op("lockstep::lane_bases", mutates_args=())
@@ -169,4 +176,59 @@ attend.register_autograd(_back_attend, setup_context=_keep_attend)
 def _(info: Any, in_dims: tuple[int | None, None], qkv: Tensor, heads: int) -> tuple[Tensor, int]:
     members = qkv.movedim(in_dims[0] or 0, 0)  # [P, B, A, 3 * Z]
     out = attend(members.flatten(0, 1), heads)
+    return out.unflatten(0, (info.batch_size, -1)), 0
+
+
+@custom_op("lockstep::score_rows", mutates_args=())
+def score_rows(rows: Tensor, weights: Tensor, width: int, numbers: int) -> Tensor:
+    """What three layers make of rows `[P, M, F]`, in bf16: `[P, M, numbers]`.
+
+    Two layers of `width` with a ReLU after each, then `numbers`. `weights [P, n]` are each member's
+    layers one after the other: the weights, row by row, then the biases. What is between the
+    layers is never written down, and worked out anew for the gradient.
+    """
+    from lockstep.core import kernels
+
+    return kernels.score_rows(rows.contiguous(), weights.contiguous(), width, numbers)
+
+
+@score_rows.register_fake
+def _(rows: Tensor, weights: Tensor, width: int, numbers: int) -> Tensor:  # noqa: ARG001
+    return rows.new_empty(rows.shape[0], rows.shape[1], numbers, dtype=torch.bfloat16)
+
+
+@custom_op("lockstep::score_rows_back", mutates_args=())
+def _score_rows_back(rows: Tensor, weights: Tensor, grad: Tensor, width: int) -> Tensor:
+    from lockstep.core import kernels
+
+    given = rows.contiguous(), weights.contiguous(), grad.contiguous()
+    return kernels.score_rows_back(*given, width)
+
+
+@_score_rows_back.register_fake
+def _(rows: Tensor, weights: Tensor, grad: Tensor, width: int) -> Tensor:  # noqa: ARG001
+    return torch.empty_like(weights, memory_format=torch.contiguous_format)
+
+
+def _keep_rows(ctx: Any, inputs: tuple[Tensor, Tensor, int, int], output: Any) -> None:  # noqa: ARG001
+    ctx.save_for_backward(*inputs[:2])
+    ctx.width = inputs[2]
+
+
+def _back_rows(ctx: Any, grad: Tensor) -> tuple[None, Tensor, None, None]:
+    return None, _score_rows_back(*ctx.saved_tensors, grad, ctx.width), None, None
+
+
+score_rows.register_autograd(_back_rows, setup_context=_keep_rows)
+
+
+@score_rows.register_vmap
+def _(
+    info: Any, in_dims: tuple[int | None, ...], rows: Tensor, weights: Tensor, *sizes: int
+) -> tuple[Tensor, int]:
+    def members(x: Tensor, dim: int | None) -> Tensor:
+        x = x.unsqueeze(0) if dim is None else x.movedim(dim, 0)
+        return x.expand(info.batch_size, *x.shape[1:]).flatten(0, 1)
+
+    out = score_rows(members(rows, in_dims[0]), members(weights, in_dims[1]), *sizes)
     return out.unflatten(0, (info.batch_size, -1)), 0

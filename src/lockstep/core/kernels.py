@@ -1,4 +1,4 @@
-"""Triton kernels of what `core` does most often on a GPU: draws, Beta densities, self-attention.
+"""Triton kernels of what is done most often on a GPU: draws, Beta densities, attention, scores.
 
 Each does in one launch what a formula of tensor operations does in dozens, for any shape, without
 being compiled anew for each. They compute what the plain forms beside their callers compute; tests
@@ -19,6 +19,8 @@ _ROUNDS = tl.constexpr(6)
 _HALF_LOG_2_PI = tl.constexpr(0.9189385332046727)
 
 _BLOCK = 256
+_ROWS = 64  # of entities that one program scores at a time; of more, registers spill
+_PROGRAMS = 528  # that score rows side by side: four for each multiprocessor of an H100
 
 
 @triton.jit
@@ -212,6 +214,94 @@ def _attend_back_kernel(
     tl.store(to + H * D, tl.dot(tl.trans(slope), q).to(g.dtype), mask=here)
 
 
+@triton.jit
+def _layers(
+    weights, F: tl.constexpr, W: tl.constexpr, K: tl.constexpr, FB: tl.constexpr, KB: tl.constexpr
+):
+    """One member's layers out of its flat weights, in bf16; narrow sides are padded with 0."""
+    wide, feature, number = tl.arange(0, W), tl.arange(0, FB)[None, :], tl.arange(0, KB)
+    at = weights
+    first = tl.load(at + wide[:, None] * F + feature, feature < F, 0.0)  # [W, FB]
+    at += W * F
+    first_bias = tl.load(at + wide)
+    at += W
+    second = tl.load(at + wide[:, None] * W + wide[None, :])  # [W, W]
+    at += W * W
+    second_bias = tl.load(at + wide)
+    at += W
+    head = tl.load(at + number[:, None] * W + wide[None, :], (number < K)[:, None], 0.0)  # [KB, W]
+    head_bias = tl.load(at + K * W + number, number < K, 0.0)
+    half = tl.bfloat16
+    return first.to(half), first_bias, second.to(half), second_bias, head.to(half), head_bias
+
+
+@triton.jit
+def _hidden(x, weight, bias):
+    return tl.maximum(tl.dot(x, tl.trans(weight)) + bias[None, :], 0.0).to(tl.bfloat16)
+
+
+@triton.jit
+def _score_rows_kernel(
+    rows, weights, out, M, n,
+    F: tl.constexpr, W: tl.constexpr, K: tl.constexpr, FB: tl.constexpr, KB: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    member = tl.program_id(1).to(tl.int64)
+    w_1, b_1, w_2, b_2, w_3, b_3 = _layers(weights + member * n, F, W, K, FB, KB)
+    feature, number = tl.arange(0, FB)[None, :], tl.arange(0, KB)[None, :]
+    for block in range(tl.program_id(0), tl.cdiv(M, BLOCK), tl.num_programs(0)):
+        row = (block * BLOCK + tl.arange(0, BLOCK))[:, None]
+        here = (row < M) & (feature < F)
+        x = tl.load(rows + member * M * F + row * F + feature, here, 0.0).to(tl.bfloat16)
+        score = tl.dot(_hidden(_hidden(x, w_1, b_1), w_2, b_2), tl.trans(w_3)) + b_3[None, :]
+        to = out + member * M * K + row * K + number
+        tl.store(to, score.to(tl.bfloat16), mask=(row < M) & (number < K))
+
+
+@triton.jit
+def _score_rows_back_kernel(
+    rows, weights, grad, parts, M, n,
+    F: tl.constexpr, W: tl.constexpr, K: tl.constexpr, FB: tl.constexpr, KB: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Adds up, over every S-th block of rows of a member, what reaches its weights."""
+    part, S, member = tl.program_id(0), tl.num_programs(0), tl.program_id(1).to(tl.int64)
+    w_1, b_1, w_2, b_2, w_3, _ = _layers(weights + member * n, F, W, K, FB, KB)
+    feature, number = tl.arange(0, FB)[None, :], tl.arange(0, KB)[None, :]
+    to_1, to_2 = tl.zeros([W, FB], tl.float32), tl.zeros([W, W], tl.float32)
+    to_3 = tl.zeros([W, KB], tl.float32)  # the other way round: the wider side first
+    to_b_1, to_b_2 = tl.zeros([W], tl.float32), tl.zeros([W], tl.float32)
+    to_b_3 = tl.zeros([KB], tl.float32)
+    for block in range(part, tl.cdiv(M, BLOCK), S):
+        row = (block * BLOCK + tl.arange(0, BLOCK))[:, None]
+        here = (row < M) & (feature < F)
+        x = tl.load(rows + member * M * F + row * F + feature, here, 0.0).to(tl.bfloat16)
+        of = grad + member * M * K + row * K + number
+        g = tl.load(of, (row < M) & (number < K), 0.0).to(tl.bfloat16)
+        h_1 = _hidden(x, w_1, b_1)
+        h_2 = _hidden(h_1, w_2, b_2)
+        to_3 += tl.dot(tl.trans(h_2), g)
+        to_b_3 += tl.sum(g.to(tl.float32), axis=0)
+        g_2 = tl.where(h_2 > 0.0, tl.dot(g, w_3), 0.0)
+        to_b_2 += tl.sum(g_2, axis=0)
+        to_2 += tl.dot(tl.trans(g_2.to(tl.bfloat16)), h_1)
+        g_1 = tl.where(h_1 > 0.0, tl.dot(g_2.to(tl.bfloat16), w_2), 0.0)
+        to_b_1 += tl.sum(g_1, axis=0)
+        to_1 += tl.dot(tl.trans(g_1.to(tl.bfloat16)), x)
+    wide, k = tl.arange(0, W), tl.arange(0, KB)
+    at = parts + (member * S + part) * n
+    tl.store(at + wide[:, None] * F + feature, to_1, mask=feature < F)
+    at += W * F
+    tl.store(at + wide, to_b_1)
+    at += W
+    tl.store(at + wide[:, None] * W + wide[None, :], to_2)
+    at += W * W
+    tl.store(at + wide, to_b_2)
+    at += W
+    tl.store(at + number * W + wide[:, None], to_3, mask=number < K)
+    tl.store(at + K * W + k, to_b_3, mask=k < K)
+
+
 def lane_bases(key: Tensor, step: Tensor, offset: int) -> Tensor:
     """Counters `[L]` at which the draws of one purpose begin."""
     out = torch.empty_like(key)
@@ -271,7 +361,7 @@ def attend(qkv: Tensor, heads: int) -> Tensor:
     B, A, width = qkv.shape
     D = width // (3 * heads)
     out = qkv.new_empty(B, A, width // 3)
-    _attend_kernel[(B, heads)](qkv, out, A, D**-0.5, H=heads, D=D, BLOCK=_agents(A), num_warps=4)
+    _attend_kernel[(B, heads)](qkv, out, A, D**-0.5, H=heads, D=D, BLOCK=_padded(A), num_warps=4)
     return out
 
 
@@ -281,10 +371,39 @@ def attend_back(qkv: Tensor, grad: Tensor, heads: int) -> Tensor:
     D = width // (3 * heads)
     to_qkv = torch.empty_like(qkv)
     _attend_back_kernel[(B, heads)](
-        qkv, grad, to_qkv, A, D**-0.5, H=heads, D=D, BLOCK=_agents(A), num_warps=8
+        qkv, grad, to_qkv, A, D**-0.5, H=heads, D=D, BLOCK=_padded(A), num_warps=8
     )
     return to_qkv
 
 
-def _agents(A: int) -> int:
-    return max(16, int(triton.next_power_of_2(A)))
+def score_rows(rows: Tensor, weights: Tensor, width: int, numbers: int) -> Tensor:
+    """`[P, M, numbers]` in bf16 of rows `[P, M, F]`; see `fused.score_rows`."""
+    P, M, F = rows.shape
+    out = rows.new_empty(P, M, numbers, dtype=torch.bfloat16)
+    _score_rows_kernel[(_shares(M, P), P)](
+        rows, weights, out, M, weights.shape[1], F, width, numbers, _padded(F), _padded(numbers),
+        BLOCK=_ROWS, num_warps=4,
+    )  # fmt: skip
+    return out
+
+
+def score_rows_back(rows: Tensor, weights: Tensor, grad: Tensor, width: int) -> Tensor:
+    """What reaches the weights `[P, n]` from the gradient `[P, M, numbers]`."""
+    (P, M, F), n, numbers = rows.shape, weights.shape[1], grad.shape[2]
+    S = _shares(M, P)
+    parts = weights.new_empty(P, S, n)
+    _score_rows_back_kernel[(S, P)](
+        rows, weights, grad, parts, M, n, F, width, numbers, _padded(F), _padded(numbers),
+        BLOCK=_ROWS, num_warps=4,
+    )  # fmt: skip
+    return parts.sum(dim=1)
+
+
+def _shares(M: int, P: int) -> int:
+    """Among how many programs the rows of each member are divided."""
+    return min(-(-M // _ROWS), -(-_PROGRAMS // P))
+
+
+def _padded(n: int) -> int:
+    """What a side of a product of matrices is padded to."""
+    return max(16, int(triton.next_power_of_2(n)))

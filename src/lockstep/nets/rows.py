@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from lockstep.core import fused
 from lockstep.core.actions import Rows
 from lockstep.nets.layers import Dense, mlp
 
@@ -42,6 +43,7 @@ class RowScorer(nn.Module):
         self.from_context = Dense(n_context, _WIDTH, bias=False) if rows.context else None
         self.body = mlp(_WIDTH, _WIDTH)
         self.head = Dense(_WIDTH, rows.per_row * n_params, gain=POLICY_GAIN)
+        self.alone = not rows.context and scoring.set_context == "none"  # a row knows of no other
         if scoring.set_context == "pooled":
             self.from_set = Dense(2 * _WIDTH, _WIDTH, bias=False)
         elif scoring.set_context == "attention":
@@ -60,6 +62,8 @@ class RowScorer(nn.Module):
         return score.movedim(-3, -1).flatten(-2)  # [..., n_params, per_row * E]
 
     def _padded(self, rows: Tensor, context: Tensor, exists: Tensor | None) -> Tensor:
+        if self.alone and fused.scores(rows):
+            return self._at_once(rows)
         x = self.from_row(rows)  # [..., E, width]
         if self.from_context is not None:
             x = x + self.from_context(context).unsqueeze(-2)
@@ -70,6 +74,16 @@ class RowScorer(nn.Module):
             x = x + self._attend(x, exists)
         score: Tensor = self.head(self.body(x))
         return score
+
+    def _at_once(self, rows: Tensor) -> Tensor:
+        """All layers by one kernel: what is between them is most of what a policy would store."""
+        second = self.body[0]
+        assert isinstance(second, Dense)
+        layers = (self.from_row, second, self.head)
+        flat = torch.cat([x.flatten() for layer in layers for x in (layer.weight, layer.bias)])
+        listed = rows.flatten(0, -2).unsqueeze(0)  # [1, M, F]
+        score: Tensor = fused.score_rows(listed, flat.unsqueeze(0), _WIDTH, self.head.out_features)
+        return score.view(*rows.shape[:-1], -1)
 
     def _attend(self, x: Tensor, exists: Tensor | None) -> Tensor:
         """What each row gathers from those that exist; written out, since members map over it."""
