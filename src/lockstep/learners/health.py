@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from lockstep.core import fused
 from lockstep.core.company import ALONE, Company
 from lockstep.core.distributions import (
     Beta,
@@ -93,7 +94,8 @@ class Seen:
         here, log_ratio, ratio = role.decided, log_ratio.detach(), ratio.detach()
         columns = torch.stack((here, log_ratio, ratio * here, role.advantage), dim=1)
         columns = columns.flatten(2).double()  # [P, 4, T * N * A]
-        self.grams[name] = columns @ columns.mT / role.n_decided.clamp(min=1.0).view(-1, 1, 1)
+        total = by_pairs(columns) if fused.fits(ratio) else columns @ columns.mT
+        self.grams[name] = total / role.n_decided.clamp(min=1.0).view(-1, 1, 1)
         self.peaks[f"train/{name}/ratio_max"] = _largest(ratio, role.decided)
 
     def count(self, name: str, law: Joint, role: RoleBatch) -> None:
@@ -133,6 +135,14 @@ class Seen:
         return Seen(
             means=means, grams=grams, sums=sums, peaks=dict(zip(self.peaks, peaks, strict=True))
         )
+
+
+def by_pairs(columns: Tensor) -> Tensor:
+    """`columns @ columns.mT` `[P, 4, 4]` as one sum for each pair of columns `[P, 4, n]`.
+
+    Of so narrow a product a GPU may leave all n rows of a member to one multiprocessor.
+    """
+    return (columns.unsqueeze(1) * columns.unsqueeze(2)).sum(dim=-1)
 
 
 def _census(part: Distribution, weight: Tensor) -> Stats:
