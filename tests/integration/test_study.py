@@ -138,11 +138,12 @@ def test_a_study_whose_scheduler_is_killed_ends_as_if_nothing_had_happened(
     tmp_path: Path, process: list[subprocess.Popen[str]], capsys: pytest.CaptureFixture[str]
 ):
     root, file = tmp_path / "root", tiny(tmp_path, updates=30)
-    process.append(started(file, "--root", str(root), "--jobs", "2", "--checkpoint-every", "2"))
+    words = file, "--root", str(root), "--jobs", "2", "--keep", "runs"
+    process.append(started(*words, "--checkpoint-every", "2"))
     until(root, "checkpoint at step 24", 2, process[0])
     process[0].send_signal(signal.SIGKILL)
     process[0].wait()
-    assert main(["study", "run", file, "--root", str(root), *PACKS, "--jobs", "2"]) == 0
+    assert main(["study", "run", *words, *PACKS]) == 0
     assert "2 of them taken up where they stopped" in capsys.readouterr().out
     study = load(file)
     assert sorted(store.filed(root)) == sorted(study.distinct())
@@ -191,7 +192,7 @@ def test_a_pack_that_fails_ends_the_others_and_is_named(
     root, file = tmp_path / "root", tiny(tmp_path, updates=3000)
     large, small = packs(load(file).trials())
     (store.runs_in(root) / small.name).mkdir(parents=True)
-    (root / "study.json").write_text('{"name": "tiny", "grid": "", "smoke": false}')
+    (root / "study.json").write_text('{"format": 1, "name": "tiny", "grid": "", "smoke": false}')
     process.append(started(file, "--root", str(root), "--jobs", "2"))
     out, _ = process[0].communicate(timeout=60)
     assert process[0].returncode == 1

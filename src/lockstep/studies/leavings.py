@@ -2,9 +2,11 @@
 
 A pack's checkpoints are large (some 4 MB for each member of the UAV paper, a gigabyte for each that
 learns from a replay) and serve nothing once its trials are filed. Policies that a figure shows are
-kept as runs of one member beside their results, as `lockstep evaluate` and `render` take them.
+kept as runs of one member beside their results, as `lockstep evaluate` and `render` take them. What
+was measured, a megabyte for each member, is pressed: it serves if a result is damaged.
 """
 
+import gzip
 import logging
 import shutil
 from collections.abc import Collection
@@ -12,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from lockstep.errors import NotARun
-from lockstep.run.rundir import RunDir
+from lockstep.run.rundir import RunDir, write_atomic
 from lockstep.studies.store import Summary, file_pack, runs_in, trials_in
 from lockstep.studies.study import Study
 
@@ -27,6 +29,8 @@ whole run with its checkpoints."""
 
 POLICY = "policy"
 """Name of the run in a trial's folder that holds its policy."""
+PRESSED = "metrics.jsonl.gz"
+"""What metrics.jsonl of a finished pack has become."""
 DROPPED = "dropped.txt"
 _WHY = (
     "The checkpoints were dropped when the trials of this pack had been filed; "
@@ -49,6 +53,7 @@ def leave(root: Path, pack: str, run: Run, *, keep: Keep, of: Collection[str]) -
 
     It may be done again: what is there stays. Nothing is dropped before all else is on disk.
     """
+    _unpress(run.dir)
     names = file_pack(root, pack, run)
     if keep == "runs":
         return names
@@ -56,6 +61,7 @@ def leave(root: Path, pack: str, run: Run, *, keep: Keep, of: Collection[str]) -
         if name in of:
             _keep_policy(trials_in(root) / name / POLICY, run, member)
     _drop_checkpoints(run.dir)
+    _press(run.dir)
     return names
 
 
@@ -94,6 +100,17 @@ def _drop_checkpoints(run: RunDir) -> None:
     for file in [*run.checkpoints.glob("*.json"), *run.checkpoints.glob("*.pt")]:
         file.unlink()
     log.info("dropped the checkpoints of %s", run.folder)
+
+
+def _press(run: RunDir) -> None:
+    pressed = gzip.compress(run.metrics.read_bytes(), mtime=0)
+    write_atomic(run.folder / PRESSED, pressed)
+    run.metrics.unlink()
+
+
+def _unpress(run: RunDir) -> None:
+    if not run.metrics.exists() and (run.folder / PRESSED).exists():
+        write_atomic(run.metrics, gzip.decompress((run.folder / PRESSED).read_bytes()))
 
 
 def _has_checkpoint(run: RunDir) -> bool:

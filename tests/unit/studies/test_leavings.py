@@ -1,5 +1,6 @@
 """What is left of a finished pack."""
 
+import gzip
 import shutil
 from pathlib import Path
 
@@ -54,6 +55,25 @@ def test_of_a_finished_pack_results_and_asked_policies_are_left(root: Path, stud
     assert sorted(store.filed(root)) == sorted(study.distinct())
 
 
+def test_what_a_finished_pack_measured_is_pressed_and_can_be_filed_again(root: Path):
+    run = runs(root)[0]
+    name, measured = run.folder.name, run.dir.metrics.read_bytes()
+    names = leave(root, name, run, keep="flights", of=())
+    pressed = run.dir.metrics.with_name(leavings.PRESSED)
+    assert gzip.decompress(pressed.read_bytes()) == measured
+    assert not run.dir.metrics.exists()
+    assert pressed.stat().st_size < len(measured) / 2
+
+    trial = store.trials_in(root) / names[0]
+    curves = (trial / store.CURVES).read_bytes()
+    shutil.rmtree(trial)
+    for _ in range(2):  # also by a process that was killed before it had pressed it again
+        leave(root, name, run, keep="flights", of=())
+        assert (trial / store.CURVES).read_bytes() == curves
+        assert not run.dir.metrics.exists()
+        run.dir.metrics.write_bytes(measured)
+
+
 def test_a_kept_policy_decides_as_the_packs_member_did(root: Path, study: Study):
     trial = study.figure("flights").trials()[1]
     summary = store.read_trial(root, trial.hash)
@@ -75,6 +95,7 @@ def test_whole_runs_are_kept_if_that_is_asked_for(root: Path, study: Study):
     for run in runs(root):
         leave(root, run.folder.name, run, keep="runs", of=policies(study, "runs"))
         assert (run.dir.checkpoints / "latest").is_file()
+        assert run.dir.metrics.is_file()
     assert list(store.trials_in(root).glob(f"*/{leavings.POLICY}")) == []
 
 
