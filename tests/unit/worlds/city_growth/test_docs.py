@@ -22,7 +22,7 @@ from lockstep.worlds.city_growth.document import load_scenario
 from lockstep.worlds.city_growth.metrics import world_metrics
 from lockstep.worlds.city_growth.month import active_terms
 from lockstep.worlds.city_growth.observe import own_names, shared_names
-from lockstep.worlds.city_growth.tables import DYNAMIC, STATIC
+from lockstep.worlds.city_growth.tables import DYNAMIC, POOLED, STATIC
 
 PAGE = (Path(__file__).parents[4] / "docs/worlds/city_growth.md").read_text(encoding="utf-8")
 
@@ -61,6 +61,12 @@ def test_the_page_names_everything_that_is_seen() -> None:
     }
     assert sorted(name for name in plain if f"`{name}`" not in PAGE) == []
     assert all(f"`{stem}*" in PAGE for stem in stems)
+
+
+def test_the_page_says_what_the_critic_sees_of_the_candidates() -> None:
+    assert ("share", *(f"{what}_{x}" for what in ("mean", "most") for x in DYNAMIC)) == POOLED
+    assert f"ends with {len(POOLED)} numbers" in PAGE
+    assert all(f"`{name}`" in PAGE for name in ("share", "mean_*", "most_*"))
 
 
 def test_the_scenario_on_the_page_loads() -> None:
