@@ -25,6 +25,7 @@ class Hub:
 
     def __post_init__(self) -> None:
         require_finite(self, "of a hub")
+        require(self.dr >= 0, "dr of a hub", "must not be negative", self.dr)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +161,12 @@ class LandConfig:
         require(self.hub_rise >= 1, "hub_rise", "must be at least 1 month", self.hub_rise)
         for field in ("hub_sigma_px", "core_sigma_px", "road_sigma_px", "river_gamma_px",
                       "building_sigma_px"):  # fmt: skip
-            require(getattr(self, field) > 0, field, "must be positive", getattr(self, field))
+            value = getattr(self, field)  # one whose square is 0 would be divided by
+            require(value >= 0.001, field, "must be at least 0.001", value)
+        for part in ("hub", "road"):
+            growth, cap = getattr(self, f"{part}_growth"), getattr(self, f"{part}_spread_cap")
+            require(growth >= 0, f"{part}_growth", "must not be negative", growth)
+            require(cap >= 1, f"{part}_spread_cap", "must be at least 1", cap)
         weights = (self.hub_weight, self.road_weight, self.river_weight, self.building_weight)
         require(min(weights) >= 0 and sum(weights) > 0, "weights of the land price",
                  "must not be negative and not all 0", weights)  # fmt: skip

@@ -111,8 +111,15 @@ def test_a_document_with_a_mistake_is_refused_with_its_place(text: str, message:
         (lambda: replace(TINY_4.map, maps="pool"), "maps must be 'fixed' for a map given by hand"),
         (lambda: LandConfig(floor=1.0), "floor must lie in 0..1, below 1, got 1.0"),
         (lambda: LandConfig(coarse_px=0), "coarse_px must be at least 1, got 0"),
-        (lambda: LandConfig(hub_sigma_px=0.0), "hub_sigma_px must be positive, got 0.0"),
-        (lambda: LandConfig(building_sigma_px=0.0), "building_sigma_px must be positive, got 0.0"),
+        (lambda: LandConfig(hub_sigma_px=0.0), "hub_sigma_px must be at least 0.001, got 0.0"),
+        (
+            lambda: LandConfig(building_sigma_px=1e-300),  # whose square is 0
+            "building_sigma_px must be at least 0.001, got 1e-300",
+        ),
+        (lambda: LandConfig(hub_growth=-1e9), "hub_growth must not be negative, got -1000000000"),
+        (lambda: LandConfig(road_growth=-0.1), "road_growth must not be negative, got -0.1"),
+        (lambda: LandConfig(hub_spread_cap=0.5), "hub_spread_cap must be at least 1, got 0.5"),
+        (lambda: Hub(dr=-1.0), "dr of a hub must not be negative, got -1.0"),
         (lambda: LandConfig(hub_rise=0), "hub_rise must be at least 1 month, got 0"),
         (lambda: LandConfig(hub_weight=-1.0), "weights of the land price must not be negative"),
         (lambda: RewardConfig(scale=0.0), "scale must be positive, got 0.0"),
