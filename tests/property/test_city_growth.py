@@ -26,6 +26,8 @@ from lockstep.worlds.city_growth.world import CityGrowth
 
 LANES = 3
 HUBS = (Hub(r0=8.0, dr=3.0), Hub(r0=6.0, dr=2.0), Hub(r0=3.0, active_from=3))
+SLOW_HUBS = (Hub(r0=4.0), Hub(r0=4.0), Hub(r0=3.0, active_from=3))
+"""With a radius that long leaves slots for the months to come."""
 
 Choices = dict[str, Any]
 
@@ -288,7 +290,12 @@ def test_candidates_are_those_that_going_through_the_rules_one_by_one_finds(
 ) -> None:
     config = _config(choices | {"cap": 0, "max_candidates": 2_000})
     industry = replace(config.agents[0], types=(*config.agents[0].types, THIRD_HUB_TYPES[0]))
-    config = replace(config, agents=(industry, *config.agents[1:]))
+    config = replace(
+        config,
+        agents=(industry, *config.agents[1:]),
+        horizon=choices["horizon"] + 2,
+        map=replace(config.map, hubs=SLOW_HUBS),
+    )
     world = CityGrowth(config, lanes=LANES)
     world.reset(lane_keys([seed], lanes=LANES))
     generator = torch.Generator().manual_seed(seed)
