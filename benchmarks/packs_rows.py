@@ -91,10 +91,7 @@ def groups() -> dict[str, list[Case]]:
             for lanes in (8192, 32768)
             for path in ("eager", "kernels", "graphs", "compiled")
         ],
-        "learning": [
-            Case(kind="learning", path="eager", members=5, precision="fp32", updates=100),
-            Case(kind="learning", path="compiled", members=5, updates=100),
-        ],
+        "learning": [Case(kind="learning", path="compiled", members=5, updates=100)],
         "agents": [
             Case(path=path, users=users, uavs=uavs)
             for users, uavs in ((10, 1), (60, 10), (100, 10))
@@ -108,6 +105,8 @@ def groups() -> dict[str, list[Case]]:
         ],
         "paths": [Case(path=path, members=8) for path in ("eager", "kernels")],
         "autotuned": [Case(path="autotuned", members=64)],
+        # What learning is compared with. Its draws are those of a CPU, where it may be made before.
+        "plain": [Case(kind="learning", path="eager", members=5, precision="fp32", updates=100)],
     }
 
 

@@ -2,6 +2,7 @@
 
     python -m benchmarks.packs_uav_mec --json packs.json
     python -m benchmarks.packs_uav_mec --rows compiled,agents --minutes 9 --json packs.json
+    python -m benchmarks.packs_uav_mec --rows plain --device cpu --json packs.json
     python -m benchmarks.packs_uav_mec --list
 
 A path is `eager` (nothing but tensor operations), `kernels` (with those written for a GPU),
@@ -43,6 +44,7 @@ from lockstep.worlds import registry
 
 MODULE = "benchmarks.packs_uav_mec"
 LIMIT_S = {"pack": 150.0, "world": 120.0, "gate": 300.0, "learning": 330.0, "prepare": 300.0}
+ON_CPU = 15  # times as long a row may take there
 WARM_UPS = 4  # kernel choice, recording of graphs; reported apart
 PLAYS = 5  # of a tape; the median counts
 TAPE_BYTES = 2**30
@@ -199,7 +201,7 @@ def one(case: Case, args: argparse.Namespace) -> None:
             write_row(args.into, {"compiled_in_s": seconds, "at_once": args.at_once})
             return
         for row in MAKERS[case.kind](case, args.device):
-            write_row(args.into, asdict(case) | row)
+            write_row(args.into, {"device": args.device, **asdict(case), **row})
 
 
 def shown(row: dict[str, Any]) -> str:
@@ -256,6 +258,7 @@ def main() -> None:
 
     def job(case: Case, *, preparing: bool = False) -> Job:
         limit_s = LIMIT_S["prepare" if preparing else case.kind]
+        limit_s *= 1 if args.device == "cuda" else ON_CPU
         extra = ("--prepare", "--at-once", str(args.at_once)) if preparing else ()
         return Job(name=case.name, limit_s=limit_s, until=deadline, flags=(*flags, *extra))
 
