@@ -11,6 +11,9 @@ from lockstep.core.programs import compiled
 from lockstep.core.streams import Streams, lane_keys
 from lockstep.learners.config import PPOConfig
 from lockstep.learners.ppo import PPO
+from lockstep.run.config import preset
+from lockstep.run.equality import compare
+from lockstep.run.trainer import Trainer
 from lockstep.worlds.uav_mec.config import SCENARIOS
 from lockstep.worlds.uav_mec.heuristics import HEURISTICS
 from lockstep.worlds.uav_mec.world import UavMec
@@ -130,6 +133,21 @@ def test_graphs_replay_what_eager_calls_compute(config):
         )
     assert replayed[-1]["audit/mu/log_prob_gap"].max() < (1.0 if loose else 3e-4)
     assert len(plain) == len(replayed)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own
+@pytest.mark.parametrize("members", [1, 2])
+@pytest.mark.parametrize("compile_", ["off", "on"])
+def test_the_fast_paths_compute_what_the_plain_one_computes(compile_, members):
+    base = preset("uav-mec", scenario="demo")
+    learner = PPOConfig(hidden=32, lanes=2, steps=4)
+    fast = replace(base, learner=learner, seeds=tuple(range(members)), device="cuda")
+    trainer = Trainer(replace(fast, compile=compile_))
+    for _ in range(3):  # by then everything has been recorded
+        trainer.update()
+    found = compare(trainer)  # raises where they differ
+    assert found.holds
+    assert trainer.updates == 3 + len(found.gaps)
 
 
 def test_lessons_are_no_part_of_a_graph_and_what_follows_is():
