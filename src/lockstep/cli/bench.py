@@ -55,7 +55,7 @@ class BenchFlags:
     seconds: float = 5.0
     """About how long each row is measured; a row takes at least six calls, however long."""
     compile: Literal["auto", "on", "off"] = "off"
-    """Compile the world's step and acting; auto does so where a compiler is found."""
+    """Compile the world, acting, losses and optimizers; auto does so where a compiler is found."""
     graphs: bool = True
     """On a GPU, replay collection and updates as CUDA graphs where the world allows it."""
     kernels: bool = True
