@@ -15,7 +15,7 @@ from lockstep.worlds.city_growth.config import CityConfig, PhaseConfig
 from lockstep.worlds.city_growth.heuristics import HEURISTICS
 from lockstep.worlds.city_growth.notes import RecordedCity
 from lockstep.worlds.city_growth.world import CityGrowth
-from tests.unit.worlds.city_growth.helpers import PLAIN, SMALL, builder, grid, picks
+from tests.unit.worlds.city_growth.helpers import GRID, PLAIN, SMALL, builder, grid, picks
 
 PAIR = replace(PLAIN, name="D", cost=150, footprint="pair")
 TOGETHER = replace(
@@ -102,12 +102,27 @@ def test_the_pool_marks_what_was_built_and_the_sequences_are_sorted():
         if row["month"] != "total"
     ]
     assert sorted(chosen) == sorted(built)
-    assert all(row["slots"] and 0 <= row["angle"] <= 360 for row in tables["pool"])
     groups: dict[tuple[Any, ...], list[Any]] = {}
     for row in tables["sequences"]:
         groups.setdefault((row["month"], row["agent"], row["length"]), []).append(row["score"])
     assert all(len(scores) <= 10 for scores in groups.values())
     assert all(scores == sorted(scores, reverse=True) for scores in groups.values())
+
+
+def test_a_row_tells_place_angle_and_level_as_the_map_has_them():
+    """What a 3D tool reads: the mean place of a footprint, the angle of its first slot."""
+    slots = tuple((x, y, 10.0 * i, 3 + i % 3) for i, (x, y, _, _) in enumerate(GRID.slots))
+    config = grid(builder(types=(PLAIN, PAIR)), map=replace(GRID, slots=slots))
+    noted, _, _ = played(config, "random")
+    tables = noted.turns()
+    actions = [row for row in tables["actions"] if row["month"] != "total"]
+    assert {row["slots"].count("+") for row in actions} == {0, 1}
+    for row in tables["pool"] + actions:
+        at = [slots[int(number)] for number in row["slots"].split("+")]
+        assert row["x"] == sum(slot[0] for slot in at) / len(at)
+        assert row["y"] == sum(slot[1] for slot in at) / len(at)
+        assert row["angle"] == at[0][2]
+        assert row["level"] == min(slot[3] for slot in at)
 
 
 def test_a_pick_that_lost_its_slot_to_another_agent_is_not_an_action():
