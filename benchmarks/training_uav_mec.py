@@ -4,7 +4,8 @@
 
 K = 60 users, M = 10 UAVs, 300 samples an update (5 lanes x 60 slots), 5 epochs, hidden 128, MLP
 actor, attention critic. Process CPU time, which neighbours on the machine disturb least. Also: what
-the audit costs, by updates with and without it taken in turn, and both forms of collection.
+the audit costs, by updates with and without it taken in turn; and with `--threads 1,2,4` the same
+update with so many threads each, by the clock: `steps_per_s`.
 """
 
 import argparse
@@ -30,12 +31,15 @@ def measure(trainer: Trainer) -> tuple[float, float]:
     return middle - start, time.process_time() - middle
 
 
-def rates(scenario: str, *, compile: bool, updates: int, **learner) -> dict[str, float]:
+def rates(
+    scenario: str, *, compile: bool, updates: int, threads: int = 1, **learner
+) -> dict[str, float]:
     config = preset("uav-mec", scenario=scenario)
     config = replace(
         config,
         compile="on" if compile else "off",
         device="cpu",
+        threads=threads,
         learner=replace(config.learner, **learner),
     )
     with arithmetic(config):
@@ -43,12 +47,15 @@ def rates(scenario: str, *, compile: bool, updates: int, **learner) -> dict[str,
         start = time.perf_counter()
         measure(trainer)
         first = time.perf_counter() - start
+        start = time.perf_counter()
         measured = [measure(trainer) for _ in range(updates)]
+        wall = time.perf_counter() - start
     rate = [config.steps_per_update / (collect + learn) for collect, learn in measured]
     return {
         "steps_per_cpu_s": statistics.median(rate),
         "lowest": min(rate),
         "highest": max(rate),
+        "steps_per_s": updates * config.steps_per_update / wall,
         "collect_s": statistics.median(collect for collect, _ in measured),
         "update_s": statistics.median(learn for _, learn in measured),
         "first_update_s": first,
@@ -76,6 +83,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--updates", type=int, default=10)
     parser.add_argument("--json", type=Path, default=Path("training_uav_mec.json"))
+    parser.add_argument("--threads", default="", help="counts to try, such as 1,2,4")
     args = parser.parse_args()
     results: dict[str, dict[str, float]] = {}
     cases = {
@@ -86,6 +94,10 @@ def main() -> None:
     }
     for name, (scenario, compile_, learner) in cases.items():
         results[name] = rates(scenario, compile=compile_, updates=args.updates, **learner)
+        print(f"{name:28}", {k: round(v, 3) for k, v in results[name].items()}, flush=True)
+    for count in map(int, filter(None, args.threads.split(","))):
+        name = f"reference, eager, threads {count}"
+        results[name] = rates("reference", compile=False, updates=args.updates, threads=count)
         print(f"{name:28}", {k: round(v, 3) for k, v in results[name].items()}, flush=True)
     audits = {"audit, 1 minibatch": {}, "audit, 5 minibatches": {"minibatches": 5}}
     for name, learner in audits.items():
