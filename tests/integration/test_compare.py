@@ -24,6 +24,7 @@ from lockstep.run.config import preset
 from lockstep.run.evaluate import EVALUATION_SEED
 from lockstep.run.policy import HeuristicPolicy
 from lockstep.run.solver_report import compare, contest
+from lockstep.worlds.city_growth.document import dump_scenario
 from lockstep.worlds.city_growth.notes import RecordedCity
 from lockstep.worlds.registry import heuristics, scenarios
 from tests import tiny
@@ -293,6 +294,15 @@ def test_a_file_with_a_mistake_is_answered_in_a_sentence(
         (tmp_path / name).write_text(text)
     with pytest.raises(BadInput, match=message):
         verb.main(["city-growth", "--solvers=npv", f"--scenario={tmp_path / name}"])
+
+
+def test_a_scenario_in_which_nobody_decides_is_refused(tmp_path: Path):
+    text = dump_scenario(scenarios("city-growth")["tiny-9"])
+    late = text.replace("active_from = 0, bank", "active_from = 99, bank")
+    assert late != text
+    (tmp_path / "late.toml").write_text(late)
+    with pytest.raises(BadInput, match="in scenario late nobody ever decides"):
+        verb.main(["city-growth", "--solvers=npv", f"--scenario={tmp_path / 'late.toml'}"])
 
 
 def test_a_world_that_reads_no_files_says_so(tmp_path: Path):

@@ -167,6 +167,8 @@ def compare(asked: Contest, *, on_done: Callable[[Played], None] | None = None) 
     found = []
     for policy in asked.policies:
         played = _play(policy, world, copy, asked.keys, deterministic=asked.deterministic)
+        if not played.decisions:
+            raise BadInput(f"in scenario {asked.scenario} nobody ever decides: nothing to compare")
         if report is not None:
             more = report.derived(config, played.metrics)
             played = replace(played, metrics=played.metrics | more)
