@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -120,10 +119,9 @@ def test_a_worker_whose_parent_is_gone_stops_with_a_checkpoint(pack: Pack, tmp_p
 
 def test_a_worker_that_gets_notice_from_slurm_stops_with_a_checkpoint(pack: Pack, tmp_path: Path):
     """SIGUSR2 is passed on as SIGTERM, so this is how a request to stop is heeded as well."""
-    longer = replace(pack.config, total_steps=12 * 5000)
+    longer = replace(pack.config, total_steps=12 * 5000, checkpoint_every=1)
     process = start(Order(root=tmp_path, name=pack.name, config=longer))
-    _until(process, "checkpoint at step 0")
-    time.sleep(0.3)
+    _until(process, "checkpoint at step 12")
     process.send_signal(signal.SIGUSR2)
     assert process.wait(timeout=60) == worker.STOPPED
     assert process.stderr is not None
