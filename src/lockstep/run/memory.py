@@ -10,7 +10,12 @@ from lockstep.learners.config import PPOConfig
 from lockstep.run.config import TrainConfig
 from lockstep.run.jsonable import Json
 
-_SAID = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+_SAID = (
+    "can't allocate memory",
+    "could not create a primitive",  # oneDNN, where there is no room for the program it writes
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+)
 
 
 def ran_out(error: BaseException) -> bool:

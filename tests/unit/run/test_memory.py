@@ -41,6 +41,7 @@ def test_a_learner_without_gradients_only_has_lanes_to_give():
         (MemoryError(), True),
         (RuntimeError("CUDA error: out of memory"), True),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"), True),
+        (RuntimeError("could not create a primitive"), True),
         (RuntimeError("shape mismatch"), False),
         (ValueError("can't allocate memory"), False),
     ],
