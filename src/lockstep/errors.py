@@ -27,7 +27,14 @@ class LockstepError(Exception):
 
 
 class AuditFailure(LockstepError):
-    """A decision in the rollout differs when it is rebuilt from what was stored."""
+    """A decision in the rollout differs when it is rebuilt from what was stored.
+
+    `gates` are the checks that failed, each with its number: `("G4 log_prob (uav)",)`.
+    """
+
+    def __init__(self, message: str, *, gates: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.gates = tuple(gates)
 
 
 class CannotWrite(LockstepError):

@@ -103,6 +103,7 @@ def test_a_failing_update_leaves_a_report_and_the_last_checkpoint(
     run = Run.open(tmp_path / "run")
     report = read_json(run.folder / "crash" / "1.json")
     assert "G4 log_prob (mu)" in report["error"]
+    assert report["gates"] == ["G4 log_prob (mu)"]
     assert report["update"] == 3
     assert any("_policy_loss" in line or "audit(" in line for line in report["stack"])
     assert set(report["last_metrics"]) >= {"world/weighted_energy", "train/mu/entropy"}

@@ -65,7 +65,8 @@ def audit(
     failed = torch.stack(list(checks.values())).tolist()
     if any(failed):
         broken = [name for name, bad in zip(checks, failed, strict=True) if bad]
-        raise AuditFailure(_diagnosis(spec, rollout, replayed, broken, version, precision))
+        told = _diagnosis(spec, rollout, replayed, broken, version, precision)
+        raise AuditFailure(told, gates=broken)
     return worst
 
 
@@ -82,12 +83,14 @@ def fetch(stats: dict[str, Tensor]) -> dict[str, Tensor]:
             raise AuditFailure(
                 f"G16 finite: {name} of members {bad} is not a finite number after this update; "
                 "the last checkpoint is older and whole; look at rewards, the learning rate and "
-                "the gradient limit"
+                "the gradient limit",
+                gates=[f"G16 finite ({name})"],
             )
         if name.startswith("audit/first/") and row.abs().max() > FIRST_MINIBATCH_LIMIT:
             raise AuditFailure(
                 f"G6 first minibatch: {name} is {row.abs().max():.3g} before any step, must be 0; "
-                "rows of obs, action, log-prob and advantage do not line up in the minibatch"
+                "rows of obs, action, log-prob and advantage do not line up in the minibatch",
+                gates=[f"G6 first minibatch ({name})"],
             )
     return dict(zip(stats, table, strict=True))
 

@@ -210,7 +210,8 @@ class MADDPG:
                     f"({name}): an action differs by {largest:.3g} from the one that policy and "
                     f"noise give for its observation, limit {limit:g}; worst at step {t}, lane "
                     f"{lane}, agent {agent}; look at the weights that acted, at the lanes' streams "
-                    "and at what rewrites actions"
+                    "and at what rewrites actions",
+                    gates=[f"G4 action ({name})"],
                 )
         return {f"audit/{name}/action_gap": x.expand(self.members) for name, x in worst.items()}
 

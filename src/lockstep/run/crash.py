@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from lockstep.errors import AuditFailure
 from lockstep.run.jsonable import Json, finite
 from lockstep.run.rundir import RunDir, write_json
 from lockstep.run.trainer import Trainer
@@ -24,6 +25,7 @@ def write_report(
     report = {
         "time": datetime.now(UTC).isoformat(),
         "error": f"{type(error).__name__}: {error}",
+        "gates": list(error.gates) if isinstance(error, AuditFailure) else [],
         "update": trainer.updates,
         "stack": traceback.format_exception(error),
         "last_metrics": finite(dict(last)),

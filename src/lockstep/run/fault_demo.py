@@ -211,8 +211,7 @@ def _in_the_engine(fault: Fault, spread: float) -> str:
     try:
         learner.update(rollout)
     except AuditFailure as failure:
-        broken = str(failure).splitlines()[0].partition(": ")[2]
-        gates = sorted({gate.split()[0] for gate in broken.split(", ")})
+        gates = sorted({gate.split()[0] for gate in failure.gates})
         return f"stopped by {', '.join(gates)}"
     return "learned"
 

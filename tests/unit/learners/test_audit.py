@@ -51,8 +51,9 @@ def test_a_mask_rebuilt_after_the_fact_is_named_by_support():
     chosen = rows.action["pick"][2, 3, 0]
     rows.obs.legal["pick"][2, 3, 0] = True
     rows.obs.legal["pick"][2, 3, 0, chosen] = False
-    with pytest.raises(AuditFailure, match=r"G5 support.*(?s:.*)mask or candidate set"):
+    with pytest.raises(AuditFailure, match=r"G5 support.*(?s:.*)mask or candidate set") as failed:
         learner.update(rollout)
+    assert "G5 support (player)" in failed.value.gates
 
 
 def test_a_mask_that_grew_is_named_with_the_row_and_the_size_of_the_set():
@@ -129,8 +130,9 @@ def test_an_action_changed_after_sampling_is_named():
 def test_numbers_that_are_not_finite_are_named(field):
     learner, rollout = collected(Match)
     getattr(rollout.roles["player"], field)[1, 1, 0] = torch.nan
-    with pytest.raises(AuditFailure, match="G16 finite"):
+    with pytest.raises(AuditFailure, match="G16 finite") as failed:
         learner.update(rollout)
+    assert "G16 finite (player)" in failed.value.gates
 
 
 def test_minibatches_that_do_not_line_up_are_named(monkeypatch):
