@@ -69,8 +69,9 @@ class Execution:
     graphs: bool = True
     """On a GPU, replay collection and updates as CUDA graphs where the world allows it."""
     kernels: bool = True
-    """Take over from torch where it is faster: on a GPU draws, Beta densities and bf16
-    self-attention by kernels of their own, on a CPU of AMD large products by oneDNN."""
+    """Take over from torch where it is faster: on a GPU draws, Beta densities and, in bf16,
+    self-attention and scores of entity rows by kernels of their own, on a CPU of AMD large products
+    by oneDNN."""
     deterministic: bool = False
     """Allow only deterministic kernels, for exact resume on a GPU; costs speed there."""
     threads: int = 1
