@@ -242,6 +242,18 @@ def test_a_report_replaces_the_one_before_and_leaves_other_files_alone(tmp_path:
     assert not (tmp_path / "npv/scenario-1").exists()
 
 
+def test_a_report_that_cannot_be_written_leaves_the_one_before(tmp_path: Path):
+    flags = [*CITY, "--solvers=npv", f"--out={tmp_path}"]
+    assert verb.main([*flags, "--record=2"]) == 0
+    second = tmp_path / "npv/scenario-1/actions.csv"
+    before = second.read_bytes()
+    (tmp_path / "npv/scenario-0/pool.csv").unlink()
+    (tmp_path / "npv/scenario-0/pool.csv").mkdir()  # in the way of the first scenario's table
+    with pytest.raises(CannotWrite, match=r"pool\.csv"):
+        verb.main([*flags, "--record=1"])
+    assert second.read_bytes() == before
+
+
 def test_a_world_without_a_report_of_its_own_is_compared_by_its_metrics(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

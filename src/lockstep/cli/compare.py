@@ -140,7 +140,8 @@ def _write(
         write_json(out / "compare.json", found.to_json())
         files = record(asked, out, scenarios=flags.record, with_pictures=flags.pictures)
     except OSError as error:
-        raise CannotWrite(error.filename or out, error.strerror or str(error)) from error
+        place = error.filename2 or error.filename or out  # of a renaming, where it was to go
+        raise CannotWrite(place, error.strerror or str(error)) from error
     folders = sorted({path.parent for path in files})
     console.print(f"wrote {out / 'compare.json'}", soft_wrap=True, highlight=False)
     for folder in folders:

@@ -21,40 +21,43 @@ _PICTURES = ("step-*.png", "replay.gif")
 def record(asked: Contest, folder: Path, *, scenarios: int, with_pictures: bool) -> list[Path]:
     """Plays the first `scenarios` again with every solver; the files written.
 
-    They lie in `folder/<solver>/scenario-<n>/`, where those of an earlier report are removed.
-    Tables come from the world's report; a world without one has none.
+    They lie in `folder/<solver>/scenario-<n>/`. What an earlier report wrote there is removed once
+    all of this one is written. Tables come from the world's report; a world without one has none.
     """
     report, written = report_of(asked.config), list[Path]()
     tables = [] if report is None else [f"{name}.csv" for name in report.TABLES]
+    if report is not None or with_pictures:
+        world = _recorded(asked)
+        for policy in asked.policies:
+            for index in range(scenarios):
+                place = folder / policy.label / f"scenario-{index}"
+                place.mkdir(parents=True, exist_ok=True)
+                frames = _played(asked, policy, world, index, keep=with_pictures)
+                if report is not None:
+                    frames += [] if world.final_frame is None else [world.final_frame]
+                    written += _write_tables(world.turns(), place)
+                if with_pictures:
+                    written += _draw(asked, frames, place, title=policy.label)
     for policy in asked.policies:
-        for place in (folder / policy.label).glob("scenario-*/"):
-            _clear(place, (*tables, *_PICTURES))
-    if report is None and not with_pictures:
-        return written
-    world: Any
-    if report is None:
-        world = worlds.build(asked.config, lanes=1, device=torch.device("cpu"), compile=False)
-    else:
-        world = report.recorded(asked.config)
-    for policy in asked.policies:
-        for index in range(scenarios):
-            place = folder / policy.label / f"scenario-{index}"
-            place.mkdir(parents=True, exist_ok=True)
-            frames = _played(asked, policy, world, index, keep=with_pictures)
-            if report is not None and world.final_frame is not None:
-                frames.append(world.final_frame)
-            if report is not None:
-                written += _write_tables(world.turns(), place)
-            if with_pictures:
-                written += _draw(asked, frames, place, title=policy.label)
+        for place in (folder / policy.label).glob("scenario-[0-9]*/"):
+            _clear(place, (*tables, *_PICTURES), keep=written)
     return written
 
 
-def _clear(place: Path, names: tuple[str, ...]) -> None:
+def _recorded(asked: Contest) -> Any:
+    """One lane of the world, which notes its turns if it has a report."""
+    report = report_of(asked.config)
+    if report is not None:
+        return report.recorded(asked.config)
+    return worlds.build(asked.config, lanes=1, device=torch.device("cpu"), compile=False)
+
+
+def _clear(place: Path, names: tuple[str, ...], *, keep: list[Path]) -> None:
     """Removes what an earlier report wrote, and the folder if nothing else is in it."""
     for name in names:
         for path in place.glob(name):
-            path.unlink()
+            if path not in keep:
+                path.unlink()
     if not any(place.iterdir()):
         place.rmdir()
 
