@@ -145,3 +145,6 @@ def test_a_scenario_file_that_is_not_there_is_refused_in_a_sentence(
 ):
     assert main(["train", "city-growth", f"--scenario={tmp_path / 'none.toml'}"]) == 2
     assert "none.toml cannot be read" in capsys.readouterr().err
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    assert main(["train", "city-growth", f"--scenario={tmp_path / 'deep.json'}"]) == 2
+    assert "deep.json is nested too deeply" in capsys.readouterr().err

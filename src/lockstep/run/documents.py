@@ -47,4 +47,7 @@ def _parsed(path: Path) -> Any:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"the scenario {path} cannot be read: {error}") from error
-    return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    try:
+        return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except RecursionError as error:
+        raise BadInput(f"the scenario {path} is nested too deeply to be read") from error
