@@ -18,6 +18,8 @@ on 60 slots, and kept for how it plays 60, also plays 200. On a tiny map the las
 Step sizes stay for the first half of the training and then fall to a twentieth. Agents trained with
 `shared=1` are paid as a team; the return they play for is the same sum. Every process writes what
 it knows after each check and ends by itself in time, so that a run cut short keeps its numbers.
+The exit code is 1 if a member falls short of 2 % from the best plan of a tiny map, or is not above
+chance and the greedy solver by three standard errors on cities.
 """
 
 import argparse
@@ -52,6 +54,8 @@ HELD, LEAST_RATE = 0.5, 0.05
 SOLVERS = ("npv", "greedy", "random")
 BEST = {"tiny-4": 14_034.0, "tiny-9": 5_698.0}
 """Returns of the best plans, found by playing them all (a test does so)."""
+WITHIN = 0.98
+"""Share of the best plan that a tiny map asks for."""
 RESULTS = Path(__file__).parent / "results" / "learning_city_growth.json"
 
 
@@ -383,6 +387,31 @@ def table(runs: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def shortfalls(runs: list[dict[str, Any]]) -> list[str]:
+    """The members that do not play as asked: tiny maps to 2 %, cities above chance and greedy."""
+    found = []
+    for run in runs:
+        for scenario, members in run["plays"].items():
+            for seed, member in zip(run["seeds"], members, strict=True):
+                who = f"{run['job']}, seed {seed}, on {scenario}"
+                if member.get("of_best", 1.0) < WITHIN:
+                    found.append(f"{who}: {member['of_best']:.3f} of the best, asked {WITHIN}")
+                found += [
+                    f"{who}: not above {rival} by three standard errors"
+                    for rival in ("random", "greedy")
+                    if rival in member and member[rival]["gap"] <= 3 * member[rival]["error"]
+                ]
+    return found
+
+
+def tell(runs: list[dict[str, Any]]) -> None:
+    """Prints the table; ends with 1 if a member falls short."""
+    print(table(runs))
+    short = shortfalls(runs)
+    if short:
+        sys.exit("\n".join(short))
+
+
 def main() -> None:
     until = time.time()
     parser = argparse.ArgumentParser(
@@ -401,7 +430,7 @@ def main() -> None:
     parser.add_argument("--until", type=float, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.show:
-        print(table(json.loads(args.show.read_text())["runs"]))
+        tell(json.loads(args.show.read_text())["runs"])
         return
     if args.job is not None:
         seeds = tuple(int(seed) for seed in args.seed_list.split(","))
@@ -409,7 +438,7 @@ def main() -> None:
         return
     if args.quick:
         args.seconds, args.seeds = 60.0, 1
-    print(table(run_all(args, until + args.seconds)))
+    tell(run_all(args, until + args.seconds))
 
 
 if __name__ == "__main__":
