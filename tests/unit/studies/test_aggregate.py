@@ -15,11 +15,6 @@ from tests.unit.studies import roots
 
 
 @pytest.fixture(scope="module")
-def study() -> Study:
-    return roots.tiny_study()
-
-
-@pytest.fixture(scope="module")
 def trained(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return roots.train(study, tmp_path_factory.mktemp("studies") / "tiny")
 

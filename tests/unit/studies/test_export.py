@@ -23,11 +23,6 @@ def climbing(trial, metric: str) -> list[float]:
     return [trial.seed + 0.25 * update for update in range(3)]
 
 
-@pytest.fixture(scope="module")
-def study() -> Study:
-    return roots.tiny_study()
-
-
 @pytest.fixture
 def root(study: Study, tmp_path: Path) -> Path:
     return roots.fill(study, tmp_path / "tiny", climbing)

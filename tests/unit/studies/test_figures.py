@@ -71,11 +71,6 @@ def study(smoke=False):
 
 
 @pytest.fixture(scope="module")
-def study() -> Study:
-    return roots.tiny_study()
-
-
-@pytest.fixture(scope="module")
 def trained(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return roots.train(study, tmp_path_factory.mktemp("figures") / "tiny")
 

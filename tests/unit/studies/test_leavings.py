@@ -12,22 +12,6 @@ from lockstep.run.record import Run
 from lockstep.studies import leavings, store
 from lockstep.studies.leavings import leave, policies, policy_run
 from lockstep.studies.study import Study
-from tests.unit.studies import roots
-
-
-@pytest.fixture(scope="module")
-def study() -> Study:
-    return roots.tiny_study()
-
-
-@pytest.fixture(scope="module")
-def trained(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return roots.train(study, tmp_path_factory.mktemp("study") / "root")
-
-
-@pytest.fixture
-def root(trained: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(trained, tmp_path / "root"))
 
 
 def runs(root: Path) -> list[Run]:

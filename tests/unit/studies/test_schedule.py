@@ -26,21 +26,6 @@ from lockstep.studies.worker import Order
 from tests.unit.studies import roots
 
 
-@pytest.fixture(scope="module")
-def study() -> Study:
-    return roots.tiny_study()
-
-
-@pytest.fixture(scope="module")
-def trained(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return roots.train(study, tmp_path_factory.mktemp("study") / "root")
-
-
-@pytest.fixture
-def root(trained: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(trained, tmp_path / "root"))
-
-
 class Machine:
     """A pool whose jobs end as told, one after another: machines cannot be lost to order."""
 
