@@ -8,7 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
+from lockstep.cli.report import report
 from lockstep.errors import BadCheckpoint, BadInput
 from lockstep.run import checkpoint, loop
 from lockstep.run.config import preset
@@ -81,6 +83,23 @@ def test_a_run_that_is_killed_in_its_lessons_or_after_them_resumes_as_well(
     same_result(straight, loop.resume(tmp_path / "killed"))
     told = straight.curve("train/mu/imitation_loss")  # [P, updates]
     assert np.isfinite(told).tolist() == [[True, True, False, False]] * 2
+
+
+def test_what_a_teacher_earned_is_nobody_elses(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    key = "world/weighted_energy"
+    config = tiny.config(updates=3, checkpoint_every=1, teacher="greedy", lessons=2)
+    run = loop.train(config, tmp_path / "run")
+    teacher, _, own = run.curve(key).T.tolist()  # each [P]
+    assert max(teacher) < min(own)  # a policy that had learned nothing yet would be worse
+    assert [member["tail"][key] for member in run.summary["members"]] == own
+    assert run.summary["tail_updates"] == 1
+    assert checkpoint.pointed(run.dir.checkpoints, "best") == 3 * tiny.STEPS_PER_UPDATE
+
+    taught = loop.train(replace(config, lessons=3), tmp_path / "taught")
+    assert [member["tail"][key] for member in taught.summary["members"]] == [None, None]
+    assert checkpoint.pointed(taught.dir.checkpoints, "best") is None
+    assert report(taught, console=Console(), as_json=False) == 0
+    assert "a teacher decided in all updates" in capsys.readouterr().out
 
 
 def test_the_baseline_resumes_as_well(tmp_path: Path):

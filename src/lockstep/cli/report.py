@@ -38,11 +38,25 @@ def report(run: Run, *, console: Console, as_json: bool) -> int:
         print_json({"run": str(run.folder), **run.summary})
         return 0
     summary = run.summary
+    if not summary["tail_updates"]:
+        console.print(
+            f"{run.folder}: a teacher decided in all updates; see what was learned with "
+            f"`lockstep evaluate {run.folder}`",
+            soft_wrap=True,
+            highlight=False,
+        )
+        return 0
     key = f"world/{summary['objective']}"
     tail = [m["tail"][key] for m in summary["members"] if m["tail"][key] is not None]
+    differ = ", ".join(summary["members"][0]["varied"])
+    who = f"{len(tail)} {'seed' if len(tail) == 1 else 'seeds'}"
+    value = str(interval(tail)) if tail else "not finite"
+    if differ and tail:  # one interval over members that are not alike would mean nothing
+        who = f"{len(tail)} members that differ in {differ}"
+        value = f"{min(tail):.4g} to {max(tail):.4g}"
     console.print(
-        f"{run.folder}: {summary['objective']} {interval(tail) if tail else 'not finite'} "
-        f"(mean of the last {summary['tail_updates']} updates, {len(tail)} seeds)",
+        f"{run.folder}: {summary['objective']} {value} "
+        f"(mean of the last {summary['tail_updates']} updates, {who})",
         soft_wrap=True,
         highlight=False,
     )

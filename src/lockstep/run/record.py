@@ -87,9 +87,15 @@ class Run:
             raise BadInput(f"{self.folder} has no metric '{name}'; it has {', '.join(table)}")
         return by_member(table, name)
 
+    def own_curve(self, name: str) -> NDArray[np.float64]:
+        """The same of what members did themselves: no number where a teacher decided for them."""
+        curve = self.curve(name).copy()
+        curve[:, : self.config.lessons] = np.nan
+        return curve
+
     def best_member(self) -> int:
         """The member with the best tail mean of the objective."""
-        tail = self.objective_sign * tail_mean(self.curve(f"world/{self.objective}"))  # [P]
+        tail = self.objective_sign * tail_mean(self.own_curve(f"world/{self.objective}"))  # [P]
         return int(np.argmin(np.where(np.isnan(tail), math.inf, tail)))
 
     def best_comparable(self) -> int:
@@ -140,7 +146,7 @@ def tail_mean(curve: NDArray[np.float64]) -> NDArray[np.float64]:
 def summarize(run: Run, *, updates: int, state: str) -> Json:
     """The summary of a finished run: like the metrics it follows from config and seeds alone."""
     table, config = run.metrics, run.config
-    tails = {n: tail_mean(by_member(table, n)) for n in table if n.startswith("world/")}
+    tails = {n: tail_mean(run.own_curve(n)) for n in table if n.startswith("world/")}
     return {
         "config_hash": config.hash,
         "code_version": run.manifest["history"][-1]["code_version"],
@@ -149,7 +155,7 @@ def summarize(run: Run, *, updates: int, state: str) -> Json:
         "seeds": list(config.seeds),
         "updates": updates,
         "steps": updates * config.steps_per_update,
-        "tail_updates": min(TAIL_UPDATES, updates),
+        "tail_updates": min(TAIL_UPDATES, max(updates - config.lessons, 0)),
         "objective": run.objective,
         "best_member": run.best_member(),
         "members": [

@@ -156,7 +156,8 @@ class Session:
         self.recorder.put(
             Record(update=update, step=step, seeds=self.config.seeds, metrics=metrics, perf=perf)
         )
-        self.tail.append(self._value_of(metrics, self.best_by))
+        own = self._value_of(metrics, self.best_by)
+        self.tail.append(own if update > self.config.lessons else [math.nan] * len(own))
         value = float(np.mean(metrics[self.objective]))
         self.pulse.updated(update=update, step=step, rate=rate, value=value)
         self.pauses["perf/write_s"] = time.perf_counter() - began
@@ -190,7 +191,7 @@ class Session:
         """The last values by which checkpoints are compared; of a resumed run, from its file."""
         tail: deque[list[float]] = deque(maxlen=TAIL_UPDATES)
         if self.start is not None and self.start.update:
-            curve = Run(self.run.folder).curve(self.best_by)[:, -TAIL_UPDATES:]  # [P, updates]
+            curve = Run(self.run.folder).own_curve(self.best_by)[:, -TAIL_UPDATES:]  # [P, updates]
             tail.extend(curve.T.tolist())
         return tail
 
