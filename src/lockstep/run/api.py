@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 def configure(
     world: str | WorldConfig,
     *,
-    scenario: str | None = None,
+    scenario: Path | str | None = None,
     learner: str | LearnerConfig | None = None,
     seeds: int | Sequence[int] = 1,
     seed: int = 0,
@@ -44,6 +44,17 @@ def configure(
     `seeds=5` means `seed` to `seed + 4`, a sequence means itself. `grid`, such as
     `{"learner.lr_actor": [1e-4, 3e-4]}`, asks for a member of each combination and seed.
     """
+    if isinstance(scenario, Path):
+        scenario = str(scenario)
+    if not isinstance(scenario, str | None):
+        raise BadInput(
+            f"scenario must be a name or a file, got a {type(scenario).__name__}; give settings of "
+            "a world in place of the world's name"
+        )
+    if not isinstance(learner, LearnerConfig | str | None):
+        raise BadInput(
+            f"learner must be a name or a learner's config, got a {type(learner).__name__}"
+        )
     if isinstance(world, str):
         config = preset(
             world, scenario=scenario, learner=learner if isinstance(learner, str) else None
@@ -93,7 +104,7 @@ def trainer(world: str | WorldConfig, **options: Any) -> Trainer:
 def make(
     world: str | WorldConfig,
     *,
-    scenario: str | None = None,
+    scenario: Path | str | None = None,
     lanes: int = 1,
     seed: int = 0,
     device: str = "cpu",

@@ -68,6 +68,13 @@ class LearnedPolicy:
         if self._streams is None or len(self._starts) != world.lanes:
             self.begin(lane_keys([0], lanes=world.lanes, device=world.device))
         assert self._streams is not None
+        strangers = [role.name for role in world.spec.roles if role.name not in self._memory]
+        if strangers:
+            raise BadInput(
+                f"a policy of {', '.join(self._memory)} cannot play in a world of "
+                f"{', '.join(role.name for role in world.spec.roles)}: nobody would decide for "
+                f"{', '.join(strangers)}"
+            )
         for phase in world.spec.phases:
             for role in phase:
                 decision = self.learner.act(
