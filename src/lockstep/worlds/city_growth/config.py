@@ -198,9 +198,11 @@ class CityConfig:
 
     def _check_agent(self, agent: AgentConfig) -> None:
         n_hubs = len(self.map.hubs)
-        for hub in (agent.bank_of_hub, *(kind.hub for kind in agent.types)):
-            require(-1 <= hub < n_hubs, f"hub of agent {agent.name!r}",
-                     f"must be -1 or below {n_hubs}", hub)  # fmt: skip
+        hubs = {"bank_of_hub": agent.bank_of_hub}
+        hubs |= {f"hub of type {kind.name!r}": kind.hub for kind in agent.types}
+        for setting, hub in hubs.items():
+            require(-1 <= hub < n_hubs, f"{setting} of agent {agent.name!r}",
+                     f"must be -1 or below {n_hubs}, the number of hubs", hub)  # fmt: skip
         least = len(agent.types)
         require(self.max_candidates >= least, "max_candidates",
                  f"must hold one of each of the {least} types of {agent.name}",

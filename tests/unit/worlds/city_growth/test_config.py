@@ -134,7 +134,10 @@ def test_a_document_with_a_mistake_is_refused_with_its_place(text: str, message:
         (lambda: grid(near_zone_px=60.0), "near_zone_px must not exceed mid_zone_px, got 60.0"),
         (lambda: grid(builder(), builder()), "agents must differ by name"),
         (lambda: CityConfig(agents=()), "agents must name at least one, got none"),
-        (lambda: grid(builder(bank_of_hub=1)), "hub of agent 'one' must be -1 or below 1, got 1"),
+        (
+            lambda: grid(builder(bank_of_hub=1)),
+            "bank_of_hub of agent 'one' must be -1 or below 1, the number of hubs, got 1",
+        ),
         (
             lambda: replace(DEFAULT, max_candidates=2),
             "max_candidates must hold one of each of the 3 types of ind, got 2",
