@@ -328,7 +328,7 @@ def test_a_world_that_reads_no_files_says_so(tmp_path: Path):
     [
         ([*CITY, "--solvers=gredy"], "no solver of city-growth .* did you mean 'greedy'"),
         ([*CITY, "--solvers=,"], "solvers must name at least one heuristic or run folder"),
-        ([*CITY, "--solvers=npv", "--baseline=greedy"], "no solver called 'greedy'"),
+        ([*CITY, "--solvers=npv", "--baseline=greedy"], "no solver compared called 'greedy'"),
         ([*CITY, "--solvers=npv", f"--seed={2**70}"], r"--seed must lie within 2\^53 of 0"),
         ([*CITY[:2], "--solvers=npv", "--scenarios=0"], "--scenarios must be at least 1, got 0"),
         ([*CITY, "--solvers=npv", "--pictures"], "--pictures needs a folder"),

@@ -23,7 +23,7 @@ compare.json, and the turns of the first scenarios as CSV (what was on offer, wh
 
 examples:
   lockstep compare city-growth --solvers random,greedy,npv --scenarios 20
-  lockstep compare city-growth --solvers npv,runs/city-growth-mappo-1 --out report --pictures
+  lockstep compare city-growth --solvers npv,runs/city-growth-ppo-1 --out report --pictures
   lockstep compare uav-mec --solvers greedy,random --json"""
 
 

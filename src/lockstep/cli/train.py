@@ -48,8 +48,8 @@ class _Asked:
     """Scenario that the world's settings start from, by name or from a TOML or JSON file where the
     world reads one; by default the world's first."""
     learner: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """Learner that the learner's settings start from: ab-mappo, b-mappo, ag-mappo, g-mappo, ppo or
-    randomized; by default the world's."""
+    """Learner that the learner's settings start from: ab-mappo, b-mappo, ag-mappo, g-mappo, ppo,
+    maddpg or randomized; by default the world's."""
     seeds: Annotated[str, tyro.conf.arg(metavar="COUNT|LIST")] = "1"
     """A number of seeds counted from --seed, or a list such as 3,7,9."""
     seed: int = 0

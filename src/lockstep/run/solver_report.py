@@ -152,7 +152,7 @@ def contest(
         seed=seed,
         keys=keys,
         policies=tuple(policies),
-        baseline=labels[0] if baseline is None else known("solver", baseline, labels),
+        baseline=labels[0] if baseline is None else known("solver compared", baseline, labels),
         deterministic=deterministic,
     )
 
