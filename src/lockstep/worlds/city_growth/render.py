@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _OWNERS = ("#d1495b", "#2e86ab", "#edae49", "#6a4c93", "#3a7d44", "#8d6a9f")
 _MARKS = ("o", "s", "^", "D", "P", "X")
 _WATER = "#8ecae6"
+_KEY = "star: hub, dashed: its reach, grey: land price, dots: free slots, blue: river"
 _MARGIN_PX = 8.0
 _LINEAR_TO = 1_001.0  # thousand GBP; at 1,000 rounding would put ticks at 100 as well
 
@@ -74,8 +75,9 @@ def draw_month(axes: "Axes", frame: Frame, config: CityConfig, *, title: str = "
                          label=f"{agent.name} {kind.name}")  # fmt: skip
     _frame_axes(axes, frame)
     axes.set_title(f"{title}  month {frame.month}".strip(), fontsize=10)
+    axes.set_xlabel(_KEY, fontsize=7, color="#555555")
     columns = len(config.agents)  # a legend fills them one by one
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.02), ncols=columns, fontsize=8,
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.05), ncols=columns, fontsize=8,
                 frameon=False)  # fmt: skip
 
 
@@ -100,5 +102,5 @@ def _draw_money(axes: "Axes", frames: Sequence[Frame], config: CityConfig) -> No
     axes.set_xlim(-0.5, config.horizon + 0.5)
     axes.set_yscale("symlog", linthresh=_LINEAR_TO)
     axes.set_xlabel("month")
-    axes.set_ylabel("balance, thousand GBP")
+    axes.set_ylabel("balance, thousand GBP (logarithmic beyond 1,000)")
     axes.legend(frameon=False)
