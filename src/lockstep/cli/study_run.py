@@ -45,7 +45,8 @@ examples:
   lockstep study run uav-paper --backend ray --ray-address auto
   lockstep study run uav-paper --backend slurm --slurm-partition gpu --device cuda --dry-run
 
-Exit code: 0 if every trial has a result, or --stop-after or --start-until ended it; 1 otherwise."""
+Exit code: 0 if every trial has a result, or all was stopped on request (Ctrl-C, SIGTERM,
+--stop-after, --start-until); 1 if a pack failed, or a second signal ended all at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +155,7 @@ def main(argv: Sequence[str]) -> int:
             outcome = scheduler.run(
                 work, place, on_event=tell, stopped=until(flags.stop_after, stopped, since=since)
             )
-        return _end(outcome, by_hand=stopped(), console=console)
+        return _end(outcome, console)
 
 
 def _device(flags: RunFlags, console: Console) -> Device:
@@ -251,14 +252,14 @@ def _teller(console: Console) -> Iterator[OnEvent]:
         yield tell
 
 
-def _end(outcome: Outcome, *, by_hand: bool, console: Console) -> int:
+def _end(outcome: Outcome, console: Console) -> int:
     if outcome.failure is not None:
         _say(console, f"failed: {outcome.failure}")
         _say(console, "the others were stopped; the same command goes on where they are")
         return 1
     if outcome.stopped:
         _say(console, "stopped before the end; the same command goes on from here")
-        return 1 if by_hand else 0
+        return 0
     _say(console, "every trial has a result")
     return 0
 

@@ -34,6 +34,8 @@ class Job:
     """Bytes that it is expected to take of the memory that jobs share, a GPU's or the machine's."""
 
 
+STOPPED = 10
+"""Exit code of a job that was asked to stop; a checkpoint holds what it learned."""
 KILLED = -9
 """Exit code of a process that the system has killed, which it does when memory runs out."""
 
@@ -183,8 +185,7 @@ class Driver:
         try:
             while self._waiting or self._running:
                 if stopped():
-                    self._end(grace=self.limits.farewell)
-                    return Outcome(stopped=True)
+                    return Outcome(stopped=True, failure=self._end(grace=self.limits.farewell))
                 if not self._closed():
                     self._fill()
                 elif not self._running:
@@ -266,14 +267,24 @@ class Driver:
                 return Failure(name=one.job.name, code=None, log=one.job.log, why=why)
         return None
 
-    def _end(self, *, grace: float, told: str = "") -> None:
-        """Stops all jobs; what became of the one called `told` has been said."""
+    def _end(self, *, grace: float, told: str = "") -> Failure | None:
+        """Stops all jobs; the first that failed instead.
+
+        What became of the one called `told` has been said.
+        """
+        failures = []
         for exit in self.pool.stop(grace=grace):
-            del self._running[exit.job.name]
+            at_once = self._running.pop(exit.job.name).at_once
             if exit.job.name == told:
                 continue
-            # One that came to its end before the request reached it is done all the same.
-            self._tell("done" if exit.code == 0 else "stopped", exit.job)
+            failed = exit.code is not None and exit.code > 0 and exit.code != STOPPED
+            verdict = self.judge(exit, at_once) if failed else None
+            if isinstance(verdict, Failure):
+                failures.append(verdict)
+                self._tell("failed", exit.job, verdict.why)
+            else:  # one that came to its end before the request reached it is done all the same
+                self._tell("done" if exit.code == 0 else "stopped", exit.job)
+        return next(iter(failures), None)
 
     def _tell(
         self,

@@ -11,9 +11,9 @@ from typing import Any
 
 from lockstep.errors import BadInput, needs_extra
 from lockstep.studies import budget
-from lockstep.studies.jobs import KILLED, Exit, Job
+from lockstep.studies.jobs import KILLED, STOPPED, Exit, Job
 from lockstep.studies.local import carry_out
-from lockstep.studies.worker import FAILED, STOPPED
+from lockstep.studies.worker import FAILED
 
 OBJECTS = 100_000_000
 """Bytes that a local cluster keeps for objects; jobs exchange none."""

@@ -20,6 +20,7 @@ from lockstep.run.rundir import RunDir, read_json
 from lockstep.studies import worker
 from lockstep.studies.budget import gpu_need, need
 from lockstep.studies.jobs import (
+    STOPPED,
     Again,
     Driver,
     Exit,
@@ -274,7 +275,7 @@ class Scheduler:
             return self._lost(exit)
         if ran_out(exit):
             return self._out_of_memory(exit, at_once)
-        why = "was stopped by somebody else" if exit.code == worker.STOPPED else "failed"
+        why = "was stopped by somebody else" if exit.code == STOPPED else "failed"
         return failure(exit, why)
 
     def _unfiled(self, exit: Exit) -> Failure | None:

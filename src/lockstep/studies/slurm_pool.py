@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lockstep.errors import BadInput, needs_extra
-from lockstep.studies.jobs import KILLED, Exit, Job
+from lockstep.studies.jobs import KILLED, STOPPED, Exit, Job
 from lockstep.studies.local import carry_out
-from lockstep.studies.worker import FAILED, STOPPED
+from lockstep.studies.worker import FAILED
 
 JOBS = 100
 """Jobs at once unless asked for otherwise; Slurm lets those wait that have no machine yet."""

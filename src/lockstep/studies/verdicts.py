@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from lockstep.studies import worker
-from lockstep.studies.jobs import KILLED, Exit, Failure
+from lockstep.studies.jobs import KILLED, STOPPED, Exit, Failure
 
 _OUT_OF_MEMORY = ("out of memory", "std::bad_alloc", "Cannot allocate memory", "MemoryError")
 _END_BYTES = 4000
@@ -17,7 +17,7 @@ def ran_out(exit: Exit) -> bool:
     """
     if exit.code in (worker.OUT_OF_MEMORY, KILLED):
         return True
-    said = "" if exit.code in (worker.STOPPED, worker.REFUSED) else _end_of(exit.job.log)
+    said = "" if exit.code in (STOPPED, worker.REFUSED) else _end_of(exit.job.log)
     return any(words in said for words in _OUT_OF_MEMORY)
 
 

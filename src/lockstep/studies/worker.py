@@ -21,6 +21,7 @@ from lockstep.run.config import TrainConfig
 from lockstep.run.jsonable import Json
 from lockstep.run.rundir import read_json, write_json
 from lockstep.studies import catalogue
+from lockstep.studies.jobs import STOPPED
 from lockstep.studies.leavings import Keep, leave
 from lockstep.studies.local import PARENT
 from lockstep.studies.store import runs_in
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from lockstep.run.record import Run
 
 DONE, FAILED, REFUSED = 0, 1, 2
-STOPPED = 10
-"""Exit code of a pack that was asked to stop; a checkpoint holds what it learned."""
 OUT_OF_MEMORY = 11
 """Exit code of a pack that did not fit into memory."""
 

@@ -7,7 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.studies.jobs import Again, Driver, Event, Exit, Failure, Job, Judge, Limits
+from lockstep.studies.jobs import (
+    STOPPED,
+    Again,
+    Driver,
+    Event,
+    Exit,
+    Failure,
+    Job,
+    Judge,
+    Limits,
+)
 from lockstep.studies.local import LocalPool
 
 QUICK, LONG = "exit 0", "sleep 60"
@@ -216,6 +226,21 @@ def test_all_stop_when_that_is_asked_for(watched: Watched):
     assert outcome.stopped
     assert time.monotonic() - begun < 3.0
     assert watched.names("stopped") == ["one"]
+
+
+def test_a_job_that_fails_while_all_are_stopped_is_a_failure(watched: Watched):
+    def broken(name: str, code: int) -> Job:
+        return watched.job(name, f"trap 'exit {code}' TERM; echo up; sleep 60 & wait")
+
+    def stopped() -> bool:
+        logs = [watched.folder / f"{name}.log" for name in ("good", "bad")]
+        return all(log.is_file() and log.read_text() for log in logs)
+
+    jobs = broken("good", STOPPED), broken("bad", 7)
+    outcome = watched.go(*jobs, stopped=stopped, slots=2)
+    assert outcome.failure is not None
+    assert (outcome.failure.name, outcome.failure.code) == ("bad", 7)
+    assert (watched.names("stopped"), watched.names("failed")) == (["good"], ["bad"])
 
 
 def test_no_job_begins_when_it_is_too_late_and_those_going_on_come_to_their_end(watched: Watched):
