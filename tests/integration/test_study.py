@@ -177,6 +177,8 @@ def test_a_study_that_was_asked_to_stop_goes_on_in_another_place(
     out, _ = process[0].communicate(timeout=60)
     assert process[0].returncode == 0
     assert "stopped before the end; the same command goes on from here" in out
+    assert out.count("stopped ") == 3  # each of the packs, and the whole
+    assert re.findall(r"\(0 of (\d+) packs done", out) == ["2"] * 4
     assert not locked(root)
     assert main(["study", "status", file, "--root", str(root)]) == 0
     assert "8 trials: 8 stopped" in capsys.readouterr().out

@@ -228,7 +228,7 @@ def _in_time(limits: Limits, start_until: float, *, since: float) -> Limits:
 @contextmanager
 def _teller(console: Console) -> Iterator[OnEvent]:
     """Says what happens to packs, a line each; on a terminal with a bar below."""
-    begun, done = time.monotonic(), 0
+    begun, done, total = time.monotonic(), 0, 0
     with Progress(
         TextColumn("{task.completed}/{task.total} packs"),
         BarColumn(),
@@ -240,9 +240,10 @@ def _teller(console: Console) -> Iterator[OnEvent]:
         task = bar.add_task("", total=None, running=0)
 
         def tell(event: Event) -> None:
-            nonlocal done
+            nonlocal done, total
             done += event.kind == "done"
-            total = done + event.running + event.waiting
+            # A pack may become two, and one that failed or was stopped is part of the whole.
+            total = max(total, done + event.running + event.waiting)
             bar.update(task, completed=done, total=total, running=event.running)
             more = f": {event.text}" if event.text else ""
             stand = f"{done} of {total} packs done, {event.running} running"
