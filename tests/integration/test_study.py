@@ -257,7 +257,7 @@ def test_a_dry_run_prints_what_slurm_would_get(tmp_path: Path, capsys: pytest.Ca
         (["run", "uav-paper", "--dry-run"], "dry_run goes with --backend slurm, got local"),
         (["run", "uav-paper", "--ray-address", "auto"], "ray_address goes with --backend ray"),
         (["run", "uav-paper", "--device", "cuda"], "device is cuda, but no GPU is available here"),
-        (["status", "uav-paper", "--root", "gone"], "there is no study in gone; start it with"),
+        (["status", "uav-paper", "--root", "gone"], "there is no study in gone; train it first: "),
         (["plann"], "there is no command 'plann'; did you mean 'plan'"),
     ],
 )

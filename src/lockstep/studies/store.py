@@ -148,7 +148,8 @@ def check_study(root: Path, study: Study) -> None:
         raise BadInput(f"the root of a study must be a folder, got the file {root}")
     if not root.is_dir():
         raise BadInput(
-            f"there is no study in {root}; start it with `lockstep study run --root {root}`"
+            f"there is no study in {root}; train it first: `lockstep study run` with the same "
+            "study, --grid, --smoke, --precision and --root"
         )
     if not (root / "study.json").is_file():
         if any(entry.name != lock.NAME for entry in root.iterdir()):

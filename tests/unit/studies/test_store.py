@@ -188,7 +188,7 @@ def test_a_folder_with_something_else_is_no_root(tmp_path: Path, study: Study):
     with pytest.raises(BadInput, match="holds something else and no study"):
         store.write_study(tmp_path, study)
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
-    with pytest.raises(BadInput, match=r"there is no study in .*; start it with `lockstep study"):
+    with pytest.raises(BadInput, match=r"in .*gone; train it first: `lockstep study run` with the"):
         store.check_study(tmp_path / "gone", study)
     with pytest.raises(BadInput, match="root of a study must be a folder, got the file"):
         store.check_study(tmp_path / "thesis.tex", study)
