@@ -42,8 +42,9 @@ examples:
 lockstep study COMMAND --help lists the options of a command."""
 
 PLAN = """\
-List what a study asks for: runs by figure, how many of them are distinct, the packs in which what
-has no result yet would be trained, and the time that takes. Nothing is trained.
+List what a study asks for: the runs of each sweep and the figures that show it, how many of them
+are distinct, the packs in which what has no result yet would be trained, and the time that takes.
+Nothing is trained.
 
 examples:
   lockstep study plan uav-paper
@@ -116,11 +117,12 @@ def plan(argv: Sequence[str]) -> int:
     console = _console()
     named = (study.name, study.grid, "smoke" * study.smoke, study.precision)
     _say(console, " ".join(filter(None, named)))
-    asked = Table("figure")
+    asked = Table("sweep", "figures")
     asked.add_column("runs", justify="right")
     for name, runs in made.asked.items():
-        asked.add_row(name, str(runs))
-    asked.add_row("all", str(made.runs), style="bold")
+        shown = [f.name for f in study.figures if any(p.figure == name for p in f.points)]
+        asked.add_row(name, " ".join(shown), str(runs))
+    asked.add_row("all", "", str(made.runs), style="bold")
     console.print(asked)
     if made.packs:
         console.print(_packs(made))

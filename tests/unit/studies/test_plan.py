@@ -59,6 +59,15 @@ def test_a_plan_without_a_rate_says_what_is_typical(capsys: pytest.CaptureFixtur
     assert re.search(r"about [\d.]+ min on one H200, [\d.]+ d on one CPU thread \(typical", last)
 
 
+def test_the_plan_names_the_figures_that_show_a_sweep(capsys: pytest.CaptureFixture[str]):
+    assert main(["study", "plan", "uav-paper"]) == 0
+    rows = [re.findall(r"[^│┃]+", line) for line in capsys.readouterr().out.splitlines()]
+    rows = [[cell.strip() for cell in row] for row in rows]
+    assert ["sweep", "figures", "runs"] in rows
+    assert ["base", "fig3 fig4 fig5", "12"] in rows
+    assert ["all", "", "555"] in rows
+
+
 def test_what_has_a_result_is_left_out(tmp_path: Path):
     study = roots.tiny_study()
     done = list(study.distinct().values())[:3]
