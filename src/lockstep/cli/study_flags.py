@@ -23,8 +23,8 @@ class StudyFlags:
     precision: Precision | None = None
     """Arithmetic of the networks, which is part of every trial; by default as the study has it."""
     root: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """Folder of the results; by default studies/<study>, with grid, smoke and precision in its
-    name."""
+    """Folder of the results; by default studies/<study>, followed by the grid, smoke and the
+    precision where there are such, as in studies/uav-paper-reference-smoke."""
 
     def load(self) -> tuple[Study, Path]:
         """The study and its root."""

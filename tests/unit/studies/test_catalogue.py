@@ -1,5 +1,6 @@
 """Studies by name and from files."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from lockstep.errors import BadInput, UnknownName
 from lockstep.studies import catalogue
 from lockstep.studies.catalogue import default_root, load
 
+REPOSITORY = Path(__file__).parents[3]
 BODY = """
 from lockstep.run.config import preset
 from lockstep.studies.study import Figure, Study, sweep
@@ -90,3 +92,15 @@ def test_results_of_other_grids_and_lengths_have_other_folders():
     }
     assert len(roots) == 8
     assert {"studies/uav-paper-paper-smoke", "studies/uav-paper-reference-tf32"} < roots
+
+
+def test_the_page_on_studies_moves_the_root_that_a_study_has():
+    page = (REPOSITORY / "docs/studies.md").read_text()
+    assert re.findall(r"tar -C (\S+)", page) == [str(default_root(load("uav-paper")))]
+
+
+def test_the_studies_of_the_readme_look_where_the_one_before_has_written():
+    text = (REPOSITORY / "README.md").read_text()
+    lines = re.findall(r"^lockstep study .*", text, flags=re.M)
+    assert len(lines) == 3
+    assert {"--smoke" in line for line in lines} == {True}
