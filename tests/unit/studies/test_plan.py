@@ -64,7 +64,7 @@ def test_the_plan_names_the_figures_that_show_a_sweep(capsys: pytest.CaptureFixt
     rows = [re.findall(r"[^│┃]+", line) for line in capsys.readouterr().out.splitlines()]
     rows = [[cell.strip() for cell in row] for row in rows]
     assert ["sweep", "figures", "runs"] in rows
-    assert ["base", "fig3 fig4 fig5", "12"] in rows
+    assert ["base", "fig3 fig4 fig5 fig13", "12"] in rows
     assert ["all", "", "555"] in rows
 
 
