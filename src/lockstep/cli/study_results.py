@@ -92,7 +92,7 @@ class ScoreFlags(StudyFlags):
 
 def aggregate(argv: Sequence[str]) -> int:
     """Writes the table of all results."""
-    from lockstep.studies.aggregate import gather, write
+    from lockstep.studies.aggregate import are_left_out, gather, write
 
     flags = parse(AggregateFlags, argv, verb="study aggregate", description=AGGREGATE)
     for name in flags.export:
@@ -107,7 +107,7 @@ def aggregate(argv: Sequence[str]) -> int:
     for file in files:
         print(file)
     if results.left_out:
-        print(f"{len(results.left_out)} trials are left out; the file names them")
+        print(f"{are_left_out(len(results.left_out))}; the file says which")
     return 0
 
 

@@ -187,6 +187,11 @@ def gather(
     return found
 
 
+def are_left_out(trials: int) -> str:
+    """That so many trials are left out."""
+    return f"{trials} trial is left out" if trials == 1 else f"{trials} trials are left out"
+
+
 def in_order(series: Iterable[str]) -> list[str]:
     """Series by their numbers where all are named like `K=60`; otherwise as they come."""
     names = list(dict.fromkeys(series))

@@ -9,7 +9,7 @@ import numpy as np
 from lockstep.errors import BadInput
 from lockstep.run.jsonable import Json, finite
 from lockstep.studies import paper
-from lockstep.studies.aggregate import gather
+from lockstep.studies.aggregate import are_left_out, gather
 from lockstep.studies.checks import BySeed, Check, Checks, Measured, known, orders, trends
 from lockstep.studies.claims import Claim, claims
 from lockstep.studies.paper import Place
@@ -132,7 +132,8 @@ class Scorecard:
         ]
         if self.left_out:
             told.append(
-                f"{len(self.left_out)} trials are left out, so nothing is said of what they show."
+                f"{are_left_out(len(self.left_out))}, so nothing is said of what needs results "
+                "that are not there."
             )
         if all(len(point.trials) == 1 for point in self.study.points()):
             told.append("With one seed nothing can be separated.")

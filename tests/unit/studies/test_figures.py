@@ -175,6 +175,18 @@ def test_what_is_missing_is_left_out_with_a_message_if_that_is_asked_for(
     assert {file.name for file in out.glob("*.png")} == {"courses.png", "band.png", "flights.png"}
 
 
+def test_one_trial_that_is_left_out_is_told_as_one(
+    study: Study, copy: Path, declared: Path, tmp_path: Path,
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str],
+):  # fmt: skip
+    lose(copy, study, "clock")
+    words = [str(declared), f"--root={copy}", "--allow-missing"]
+    assert main(["study", "figures", *words, f"--out={tmp_path}", "--only=clock"]) == 0
+    assert "1 trial is left out:\n" in caplog.text
+    assert main(["study", "aggregate", *words]) == 0
+    assert "1 trial is left out; the file says which" in capsys.readouterr().out
+
+
 def test_a_figure_says_how_many_of_its_points_are_left_out(study: Study, copy: Path):
     lose(copy, study, "band")
     found = gather(study, copy, only=("band",), allow_missing=True)

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 from lockstep.errors import BadInput, known, needs_extra
 from lockstep.run.rundir import write_atomic, writing
 from lockstep.studies import paper
-from lockstep.studies.aggregate import Results, gather
+from lockstep.studies.aggregate import Results, are_left_out, gather
 from lockstep.studies.figures.cache import choose_cache
 from lockstep.studies.figures.spread import Spread
 from lockstep.studies.store import write_study
@@ -129,4 +129,4 @@ def _tell_left_out(results: Results) -> None:
         return
     more = len(results.left_out) - LISTED
     lines = [*results.left_out[:LISTED], *([f"and {more} more"] if more > 0 else [])]
-    log.warning("%d trials are left out:\n  %s", len(results.left_out), "\n  ".join(lines))
+    log.warning("%s:\n  %s", are_left_out(len(results.left_out)), "\n  ".join(lines))
