@@ -275,6 +275,24 @@ def test_bad_input_is_answered_in_a_sentence(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("metric", "message"),
+    [
+        ("world/jain_fairnes", "'world/jain_fairnes'; did you mean 'world/jain_fairness'?"),
+        ("train/value_loss", "no metric of figure band called 'train/value_loss'"),  # is not kept
+    ],
+)
+def test_a_metric_that_no_trial_will_have_is_refused_before_training(
+    metric: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    file, root = tiny(tmp_path, updates=2), tmp_path / "root"
+    text = Path(file).read_text().replace("world/jain_fairness", metric)
+    Path(file).write_text(text)
+    assert main(["study", "run", file, "--root", str(root), *PACKS]) == 2
+    assert message in capsys.readouterr().err
+    assert not root.exists()
+
+
 @pytest.mark.slow
 def test_the_papers_study_is_trained_in_its_short_version(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

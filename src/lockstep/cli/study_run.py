@@ -30,6 +30,7 @@ from lockstep.studies.schedule import (
     Work,
     until,
 )
+from lockstep.studies.store import check_metrics
 from lockstep.studies.study import wanted
 
 DESCRIPTION = """\
@@ -119,6 +120,7 @@ def main(argv: Sequence[str]) -> int:
     flags = parse(RunFlags, argv, verb="study run", description=DESCRIPTION)
     study, root = flags.load()
     wanted(study, flags.only, flags.learners)  # refuses what is not there before a root is made
+    check_metrics(study)
     console = Console()
     device = _device(flags, console)
     most = MAX_MEMBERS_CPU if device == "cpu" else MAX_MEMBERS

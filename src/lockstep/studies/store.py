@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lockstep import __version__
-from lockstep.errors import BadInput
+from lockstep.errors import BadInput, known
 from lockstep.run import lock
 from lockstep.run.config import TrainConfig
 from lockstep.run.jsonable import Json, finite
@@ -163,6 +163,22 @@ def check_study(root: Path, study: Study) -> None:
                 f"{root} holds a study of {what} {was!r}, and {told[what]!r} was asked "
                 "for; give each study a --root of its own"
             )
+
+
+def check_metrics(study: Study) -> None:
+    """Refuses figures of metrics that their trials will not have; imports torch.
+
+    One trial for each figure and world is asked.
+    """
+    from lockstep.run.metrics import describe
+    from lockstep.worlds import registry
+
+    for figure in study.figures:
+        worlds = {trial.config.world.name: trial.config.world for trial in figure.trials()}
+        for world in worlds.values():
+            keys = [row.key for row in describe(registry.build(world, lanes=1).spec)]
+            for metric in figure.metrics:
+                known(f"metric of figure {figure.name}", metric, filter(_is_kept, keys))
 
 
 def _held_study(file: Path) -> dict[str, Json]:
@@ -322,8 +338,11 @@ def _short(x: float | int | None) -> float | int | None:
 def _curves(run: Run) -> dict[str, list[Curve]]:
     """The metrics of figures, for each member over the updates."""
     table = run.metrics
-    kept = [name for name in table if name.startswith("world/") or name.endswith(_KEPT)]
-    return {name: by_member(table, name).tolist() for name in kept}
+    return {name: by_member(table, name).tolist() for name in table if _is_kept(name)}
+
+
+def _is_kept(metric: str) -> bool:
+    return metric.startswith("world/") or metric.endswith(_KEPT)
 
 
 def mean_of_tail(curve: Curve, updates: int) -> float | None:

@@ -81,7 +81,7 @@ class Figure:
     y_label: str
     """Text of the y axis."""
     metrics: tuple[str, ...]
-    """What is measured: keys of metrics.jsonl, such as world/jain_fairness."""
+    """What is measured: keys of metrics.jsonl, world/<name> or a mean of rewards or returns."""
     points: tuple[Point, ...]
     """What it is made of."""
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.errors import BadInput
+from lockstep.errors import BadInput, UnknownName
 from lockstep.run import loop
 from lockstep.run.record import Run
 from lockstep.run.rundir import read_json, write_json
 from lockstep.studies import store
+from lockstep.studies.catalogue import STUDIES, load
 from lockstep.studies.store import CorruptTrial, Summary, read_curves, read_trial
 from lockstep.studies.study import Study, Trial, at_precision
 from tests.unit.studies import roots
@@ -159,6 +160,17 @@ def test_a_run_of_two_versions_of_the_code_is_a_trial_of_neither(root: Path, tri
 def test_the_name_of_a_trial_holds_the_version_of_its_code(trial: Trial):
     assert store.trial_id(trial.config, "a") != store.trial_id(trial.config, "b")
     assert store.trial_id(trial.config) == trial.hash
+
+
+def test_what_figures_show_is_kept_of_every_trial(study: Study):
+    for one in (study, *map(load, STUDIES)):
+        store.check_metrics(one)
+    figure = replace(study.figure("band"), metrics=("episode/uav/return_mean",))
+    store.check_metrics(Study(name="returns", figures=(figure,)))
+    figure = replace(figure, metrics=(roots.ENERGY, "world/weighted_enrgy"))
+    with pytest.raises(UnknownName, match="did you mean 'world/weighted_energy'") as refused:
+        store.check_metrics(Study(name="misspelt", figures=(figure,)))
+    assert "no metric of figure band called 'world/weighted_enrgy'" in str(refused.value)
 
 
 def test_a_root_belongs_to_one_study(root: Path, study: Study):
