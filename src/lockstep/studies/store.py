@@ -347,7 +347,8 @@ def _is_kept(metric: str) -> bool:
 
 def mean_of_tail(curve: Curve, updates: int) -> float | None:
     """The mean over the last updates; None where no number is among them."""
-    told = [x for x in curve[-updates:] if x is not None and math.isfinite(x)]
+    last = curve[-updates:] if updates else []
+    told = [x for x in last if x is not None and math.isfinite(x)]
     return math.fsum(told) / len(told) if told else None
 
 

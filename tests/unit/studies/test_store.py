@@ -229,3 +229,9 @@ def test_nothing_that_is_stored_says_where_it_lies(trained: Path):
     assert len(files) > 20
     for file in files:
         assert str(trained) not in file.read_text(), file
+
+
+def test_no_updates_have_no_mean():
+    assert store.mean_of_tail([3.0, 1.0, 2.0], 2) == 1.5
+    assert store.mean_of_tail([3.0, 1.0, 2.0], 5) == 2.0
+    assert store.mean_of_tail([3.0, 1.0, 2.0], 0) is None  # a teacher decided in all of them
