@@ -10,7 +10,7 @@ A path is `eager` (nothing but tensor operations), `kernels` (with those written
 a process of its own with a time limit; rows that the file has already are not made again. First
 comes, several at once, what is not timed: compiling for the rows to come, the equality of each
 path with the eager one (one update from equal state, in fp32), and whether the fast path learns
-the same. A timed row says how far its path was apart, or that it was not found equal.
+the same. A timed row says whether its path was found equal, the gate's how far it was apart.
 
 What a new shape costs is in the rows called `prepare` (nothing in the compiler's cache, several at
 once), and what it costs again is `preparation_s` of the timed row. `autotuned` is no path that can
