@@ -57,7 +57,8 @@ class RewardConfig:
 
     def __post_init__(self) -> None:
         require_finite(self)
-        require(self.scale > 0, "scale", "must be positive", self.scale)
+        # a reward divided by next to nothing is infinite
+        require(self.scale >= 0.001, "scale", "must be at least 0.001", self.scale)
         require(0 <= self.shared <= 1, "shared", "must lie in 0..1", self.shared)
         require(self.lifetime >= 1, "lifetime", "must be at least 1 month", self.lifetime)
         if self.tail_months and self.kind == "npv":

@@ -122,7 +122,7 @@ def test_a_document_with_a_mistake_is_refused_with_its_place(text: str, message:
         (lambda: Hub(dr=-1.0), "dr of a hub must not be negative, got -1.0"),
         (lambda: LandConfig(hub_rise=0), "hub_rise must be at least 1 month, got 0"),
         (lambda: LandConfig(hub_weight=-1.0), "weights of the land price must not be negative"),
-        (lambda: RewardConfig(scale=0.0), "scale must be positive, got 0.0"),
+        (lambda: RewardConfig(scale=1e-300), "scale must be at least 0.001, got 1e-300"),
         (lambda: RewardConfig(shared=1.5), "shared must lie in 0..1, got 1.5"),
         (lambda: RewardConfig(lifetime=0), "lifetime must be at least 1 month, got 0"),
         (
