@@ -13,7 +13,7 @@ export MALLOC_TRIM_THRESHOLD_ ?= 8589934592
 export MALLOC_TOP_PAD_ ?= 67108864
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check lint types docs bench clean
+.PHONY: help demo test test-slow test-gpu check lint types docs bench clean
 
 help:
 	@echo "make demo    train on a small scene, print a table, draw pictures (about three minutes)"
@@ -37,6 +37,10 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	$(RUN)/python -m pytest -q -m slow
+
+# Without checks of types at run time, through which neither Triton nor torch.compile sees.
+test-gpu: $(STAMP)
+	$(RUN)/python -m pytest -q -ra -o addopts= tests/gpu
 
 check: lint types docs
 

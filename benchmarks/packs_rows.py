@@ -5,15 +5,13 @@ from typing import Any, Literal
 
 from lockstep.run.config import TrainConfig, preset
 
-Path_ = Literal["eager", "kernels", "graphs", "compiled", "autotuned"]
+Path_ = Literal["eager", "kernels", "graphs", "compiled"]
 HOW: dict[str, dict[str, Any]] = {
     "eager": {"compile": "off", "graphs": False, "kernels": False},
     "kernels": {"compile": "off", "graphs": False},
     "graphs": {"compile": "off"},
     "compiled": {"compile": "on"},
-    "autotuned": {"compile": "on"},
 }
-COMPILED = ("compiled", "autotuned")
 UPDATES = 8
 
 
@@ -104,7 +102,6 @@ def groups() -> dict[str, list[Case]]:
             Case(precision="tf32"),
         ],
         "paths": [Case(path=path, members=8) for path in ("eager", "kernels")],
-        "autotuned": [Case(path="autotuned", members=64)],
         # What learning is compared with. Its draws are those of a CPU, where it may be made before.
         "plain": [Case(kind="learning", path="eager", members=5, precision="fp32", updates=100)],
     }

@@ -13,8 +13,7 @@ path with the eager one (one update from equal state, in fp32), and whether the 
 the same. A timed row says whether its path was found equal, the gate's how far it was apart.
 
 What a new shape costs is in the rows called `prepare` (nothing in the compiler's cache, several at
-once), and what it costs again is `preparation_s` of the timed row. `autotuned` is no path that can
-be asked for yet: compiled, with matrix products that the compiler writes and chooses itself.
+once), and what it costs again is `preparation_s` of the timed row.
 """
 
 import argparse
@@ -27,10 +26,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch._inductor import config as inductor
 
 from benchmarks.one_by_one import Book, Job, made, side_by_side, write_row
-from benchmarks.packs_rows import COMPILED, Case, chosen, groups
+from benchmarks.packs_rows import Case, chosen, groups
 from lockstep.core import fused
 from lockstep.core.programs import Captured
 from lockstep.core.streams import lane_keys
@@ -109,7 +107,7 @@ def world(case: Case, device: str) -> Iterator[dict[str, Any]]:
     tape.record()
     while tape.steps < case.steps and tape.bytes * (tape.steps + 1) / tape.steps < TAPE_BYTES:
         tape.record()
-    graphs = device == "cuda" and case.path in ("graphs", *COMPILED)
+    graphs = device == "cuda" and case.path in ("graphs", "compiled")
     play: Callable[[], None] = Captured(tape.play) if graphs else tape.play
     for _ in range(WARM_UPS):
         tape.rewind()
@@ -193,7 +191,6 @@ def prepare(case: Case, device: str) -> None:
 def one(case: Case, args: argparse.Namespace) -> None:
     """The process of one row."""
     begun = time.perf_counter()
-    inductor.max_autotune_gemm = case.path == "autotuned"
     with arithmetic(resolve(case.config(args.device))):
         if args.prepare:
             prepare(case, args.device)
@@ -269,7 +266,7 @@ def main() -> None:
 
     untimed = [case for kind in ("gate", "learning") for case in missing if case.kind == kind]
     timed = [case for case in missing if case not in untimed]
-    compiling = [case for case in timed if case.path in COMPILED]
+    compiling = [case for case in timed if case.path == "compiled"]
     first = [*(job(c) for c in untimed), *(job(c, preparing=True) for c in compiling)]
     side_by_side(first, MODULE, at_once=args.at_once, heard=keep)
     for case in timed:

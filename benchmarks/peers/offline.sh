@@ -2,7 +2,7 @@
 # Packages for a machine that has torch and numpy but can fetch nothing; carry .gpu-deps there.
 #
 #     benchmarks/peers/offline.sh 3.12 [peers]
-#     PYTHONPATH=src:.gpu-deps python3 -m pytest tests/gpu
+#     PYTHONPATH=src:.gpu-deps python3 -m pytest -o addopts= tests/gpu
 #     PYTHONPATH=src:.gpu-deps python3 -m benchmarks.peers.compare --device cuda
 #
 # The first argument is that machine's Python; `peers` adds the libraries of the comparison.
