@@ -98,6 +98,16 @@ class Scorecard:
     left_out: tuple[str, ...]
     """Trials without a result that may be used, and why."""
 
+    @property
+    def orders(self) -> Checks:
+        """Those of all figures."""
+        return [check for panel in self.panels for check in panel.orders]
+
+    @property
+    def trends(self) -> Checks:
+        """Those of all figures."""
+        return [check for panel in self.panels for check in panel.trends]
+
     def to_json(self) -> Json:
         """Everything, for programs."""
         return {
@@ -108,15 +118,18 @@ class Scorecard:
             "precision": self.study.precision,
             "hash": self.study.hash,
             "level": LEVEL,
+            "orders": _counts_json(self.orders),
+            "trends": _counts_json(self.trends),
             "figures": [panel.to_json() for panel in self.panels],
             "claims": [claim.to_json() for claim in self.claims],
             "left_out": list(self.left_out),
         }
 
     def figures_table(self) -> Rows:
-        """A heading, and a row for each panel."""
+        """A heading, a row for each panel, and one for all of them."""
         heading = ("figure", "metric", "orders", "trends", "rank", "error", "points")
-        return [heading, *(_panel_row(panel) for panel in self.panels)]
+        whole = ("all", "", _tally(self.orders), _tally(self.trends), "", "", "")
+        return [heading, *(_panel_row(panel) for panel in self.panels), whole]
 
     def claims_table(self) -> Rows:
         """A heading, and a row for each claim."""
@@ -221,6 +234,10 @@ def _tally(checks: Checks) -> str:
 
 
 def _tally_json(checks: Checks) -> Json:
+    return _counts_json(checks) | {"checks": [check.to_json() for check in known(checks)]}
+
+
+def _counts_json(checks: Checks) -> dict[str, Json]:
     there = known(checks)
     held = _count(there, "holds")
     return {
@@ -229,7 +246,6 @@ def _tally_json(checks: Checks) -> Json:
         "fails": _count(there, "fails"),
         "left_out": len(checks) - len(there),
         "share": held / len(there) if there else None,
-        "checks": [check.to_json() for check in there],
     }
 
 

@@ -119,6 +119,11 @@ def test_the_card_can_be_written_and_read(full: Scorecard):
     assert first["orders"]["share"] == 1.0
     assert set(first["points"][0]) == {"series", "at", "paper", "ours", "relative_error"}
     assert told["claims"][0]["verdict"] == "holds"
+    whole = told["orders"]
+    assert whole["holds"] == sum(panel["orders"]["holds"] for panel in told["figures"])
+    assert (whole["share"], told["trends"]["share"]) == (1.0, 1.0)
+    name, _, orders, *_ = full.figures_table()[-1]
+    assert (name, orders) == ("all", f"{whole['holds']} of {whole['holds']}")
 
 
 def test_learners_in_another_order_fail(tmp_path: Path):
