@@ -20,6 +20,7 @@ from lockstep.studies import store
 from lockstep.studies.catalogue import load
 from lockstep.studies.packing import packs
 from lockstep.studies.schedule import Scheduler, Settings
+from lockstep.worlds import registry
 
 ROOT = Path(__file__).parents[2]
 PACKS = ("--device", "cpu", "--max-members", "4")
@@ -42,6 +43,21 @@ def study(smoke=False):
     figure = Figure(name="band", title="", kind="lines", x_label="", y_label="",
                     metrics=("world/jain_fairness",), points=points)
     return Study(name="tiny", smoke=smoke, figures=(figure,))
+"""
+
+OF_GUESS = """
+from dataclasses import replace
+from lockstep.learners.config import PPOConfig
+from lockstep.run.config import preset
+from lockstep.studies.study import Figure, Study, sweep
+
+def study(smoke=False):
+    quick = PPOConfig(lanes=4, steps=10, hidden=8, critic="state")
+    config = replace(preset("guess"), learner=quick, total_steps=80)
+    points = sweep("guess", {"PPO": config}, seeds=(1, 2))
+    figure = Figure(name="guess", title="", kind="curves", x_label="", y_label="",
+                    metrics=("world/miss",), points=points)
+    return Study(name="guess", smoke=smoke, figures=(figure,))
 """
 
 
@@ -155,6 +171,32 @@ def test_a_study_whose_scheduler_is_killed_ends_as_if_nothing_had_happened(
     assert run.summary["state"] == whole.summary["state"]
 
 
+@pytest.mark.parametrize("world", ["guessing.py", "guess.py"])
+def test_a_study_may_bring_a_world_of_its_own(
+    world: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """In its own file, or in one beside it."""
+    monkeypatch.setattr(registry, "WORLDS", dict(registry.WORLDS))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    page = (ROOT / "docs/worlds/your_own.md").read_text()
+    (text,) = re.findall(r'```python title="guess.py"\n(.*?)```', page, flags=re.S)
+    file = tmp_path / "guessing.py"
+    file.write_text(f"import guess\n{OF_GUESS}")
+    (tmp_path / world).write_text(text)
+    if world == file.name:
+        file.write_text(f"{text}{OF_GUESS}")
+    words = str(file), "--root", str(tmp_path / "root")
+    try:
+        assert main(["study", "plan", *words]) == 0
+        assert "2 runs, 2 distinct, 0 done; 1 packs" in capsys.readouterr().out
+        assert main(["study", "run", *words, *PACKS]) == 0
+        assert main(["study", "status", *words]) == 0
+        assert "2 trials: 2 done" in capsys.readouterr().out
+    finally:
+        for name in ("guess", "guessing"):
+            sys.modules.pop(name, None)
+
+
 def test_a_second_scheduler_is_refused_in_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -230,11 +272,13 @@ def test_time_that_is_up_is_no_failure(tmp_path: Path, process: list[subprocess.
 def test_a_dry_run_prints_what_slurm_would_get(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     pytest.importorskip("submitit")
     flags = ["--root", str(tmp_path / "root"), "--backend", "slurm", "--slurm-partition", "night"]
-    words = ["study", "run", "uav-paper", "--smoke", "--only", "fig9", *flags, "--dry-run"]
+    flags += ["--device", "cuda", "--dry-run"]
+    words = ["study", "run", "uav-paper", "--smoke", "--only", "fig9", *flags]
     assert main(words) == 0
     said = capsys.readouterr().out
     assert said.count("#!/bin/bash") == 1
     assert "#SBATCH --partition=night" in said
+    assert "#SBATCH --gpus-per-node=1" in said
     assert "-m lockstep.studies.worker" in said
 
 
@@ -258,6 +302,8 @@ def test_a_dry_run_prints_what_slurm_would_get(tmp_path: Path, capsys: pytest.Ca
         (["run", "uav-paper", "--ray-address", "auto"], "ray_address goes with --backend ray"),
         (["run", "uav-paper", "--device", "cuda"], "device is cuda, but no GPU is available here"),
         (["status", "uav-paper", "--root", "gone"], "there is no study in gone; train it first: "),
+        (["plan", "uav-flights", "--root", "x" * 300], "x cannot be made: File name too long"),
+        (["status", "uav-flights", "--root", "x" * 300], "x cannot be made: File name too long"),
         (["plann"], "there is no command 'plann'; did you mean 'plan'"),
     ],
 )
@@ -273,6 +319,22 @@ def test_bad_input_is_answered_in_a_sentence(
     assert main(["study", *words]) == 2
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_kind_of_figure_that_there_is_not_is_refused_before_training(tmp_path: Path):
+    """In a process of its own: here every type is checked, before a figure can."""
+    file, root = tiny(tmp_path, updates=2), tmp_path / "root"
+    Path(file).write_text(Path(file).read_text().replace('kind="lines"', 'kind="line"'))
+    for verb in ("plan", "run"):
+        words = ["study", verb, file, "--root", str(root)]
+        command = [sys.executable, "-m", "lockstep", *words]
+        ended = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
+        assert ended.returncode == 2
+        assert ended.stderr == (
+            f"lockstep study: {file} cannot be declared: the kind of figure band must be one of "
+            "bars, lines, curves, flights, got 'line'\n"
+        )
+    assert not root.exists()
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def test_a_name_that_is_not_public_is_refused():
 
 
 def test_the_version_is_that_of_the_distribution():
-    project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     assert project["version"] == lockstep.__version__
 
 

@@ -13,9 +13,9 @@ from lockstep.cli.study_flags import StudyFlags
 from lockstep.run.jsonable import Json
 from lockstep.run.watching import span
 from lockstep.studies.packing import MAX_MEMBERS
-from lockstep.studies.plan import CPU, GPU, Plan, plan as planned
+from lockstep.studies.plan import GPU, TYPICAL, Plan, plan as planned
 from lockstep.studies.status import counts, status as look
-from lockstep.studies.store import check_study
+from lockstep.studies.store import check_study, is_there
 
 _WIDE = 160
 
@@ -103,11 +103,12 @@ def plan(argv: Sequence[str]) -> int:
     """Lists the work."""
     flags = parse(PlanFlags, argv, verb="study plan", description=PLAN)
     study, root = flags.load()
-    if root.exists():
+    there = is_there(root)
+    if there:
         check_study(root, study)
     made = planned(
         study,
-        root=root if root.exists() else None,
+        root=root if there else None,
         rate=flags.rate,
         max_members=flags.max_members,
     )
@@ -137,7 +138,7 @@ def plan(argv: Sequence[str]) -> int:
 def _time(made: Plan) -> str:
     if made.rate is not None and made.seconds is not None:
         return f"about {span(made.seconds)} one after another ({made.rate.source})"
-    places = (f"{span(made.seconds_at(rate))} on {rate.source}" for rate in (GPU, CPU))
+    places = (f"{span(made.seconds_at(rate))} on {rate.source}" for rate in TYPICAL)
     return f"about {', '.join(places)} (typical; give --rate, or train a pack first)"
 
 

@@ -12,9 +12,13 @@ from rich.table import Table
 from lockstep.cli.flags import parse, print_json
 from lockstep.cli.study_flags import StudyFlags
 from lockstep.errors import known
+from lockstep.studies import paper
+from lockstep.studies.aggregate import aggregate as aggregated, are_left_out, gather, write
 from lockstep.studies.export import FORMATS as EXPORTS
-from lockstep.studies.figures import FLIGHT_SEED, FORMATS, Mode
+from lockstep.studies.figures import FLIGHT_SEED, FORMATS, Mode, Request, draw
 from lockstep.studies.figures.spread import Spread
+from lockstep.studies.score import Scorecard, score as compared
+from lockstep.studies.study import Study
 
 _WIDE = 160
 
@@ -92,8 +96,6 @@ class ScoreFlags(StudyFlags):
 
 def aggregate(argv: Sequence[str]) -> int:
     """Writes the table of all results."""
-    from lockstep.studies.aggregate import are_left_out, gather, write
-
     flags = parse(AggregateFlags, argv, verb="study aggregate", description=AGGREGATE)
     for name in flags.export:
         known("export format", name, EXPORTS)
@@ -113,8 +115,6 @@ def aggregate(argv: Sequence[str]) -> int:
 
 def figures(argv: Sequence[str]) -> int:
     """Draws."""
-    from lockstep.studies.figures import Request, draw
-
     flags = parse(FigureFlags, argv, verb="study figures", description=FIGURES)
     study, root = flags.load()
     asked = Request(
@@ -132,14 +132,26 @@ def figures(argv: Sequence[str]) -> int:
 
 def score(argv: Sequence[str]) -> int:
     """Compares with the paper."""
-    from lockstep.studies.score import score as compared
-
     flags = parse(ScoreFlags, argv, verb="study score", description=SCORE)
     study, root = flags.load()
     card = compared(study, root, allow_missing=flags.allow_missing)
     if flags.json:
         print_json(card.to_json())
-        return 0
+    else:
+        _show(card)
+    return 0
+
+
+def finish(study: Study, root: Path) -> None:
+    """The table, the figures and the score of a study all of whose trials have results."""
+    print(aggregated(study, root))
+    for file in draw(study, root, root / "figures"):
+        print(file)
+    if study.name == paper.STUDY:
+        _show(compared(study, root))
+
+
+def _show(card: Scorecard) -> None:
     console = Console()
     if not console.is_terminal:
         console.width = _WIDE  # a file has no edge at which to cut a table
@@ -151,4 +163,3 @@ def score(argv: Sequence[str]) -> int:
         console.print(table)
     for note in card.notes():
         console.print(note, soft_wrap=True, highlight=False, markup=False)
-    return 0

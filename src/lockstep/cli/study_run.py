@@ -1,8 +1,9 @@
 """`lockstep study run`: train what has no result yet, on this machine or on many."""
 
+import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -12,14 +13,17 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from lockstep.cli.flags import bad_settings, parse
 from lockstep.cli.study_flags import StudyFlags
+from lockstep.cli.study_results import finish
 from lockstep.errors import BadInput
 from lockstep.run.stop import stop_on_signals
 from lockstep.run.watching import span
 from lockstep.studies import budget
-from lockstep.studies.jobs import Event, Limits, OnEvent, Outcome
+from lockstep.studies.figures import load_matplotlib
+from lockstep.studies.jobs import Event, Limits, OnEvent, Outcome, Pool
 from lockstep.studies.leavings import Keep
 from lockstep.studies.local import LocalPool
 from lockstep.studies.packing import MAX_MEMBERS, MAX_MEMBERS_CPU
+from lockstep.studies.ray_pool import RayCluster, RayPool
 from lockstep.studies.schedule import (
     CHECKPOINT_EVERY,
     Compile,
@@ -27,9 +31,9 @@ from lockstep.studies.schedule import (
     Place,
     Scheduler,
     Settings,
-    Work,
     until,
 )
+from lockstep.studies.slurm_pool import JOBS, SlurmPool
 from lockstep.studies.store import check_metrics
 from lockstep.studies.study import wanted
 
@@ -40,7 +44,7 @@ not trained again, unfinished ones continue from their last checkpoint. The firs
 ends the others. An interrupt (Ctrl-C) or SIGTERM stops all with a checkpoint.
 
 examples:
-  lockstep study run uav-paper --smoke
+  lockstep study run uav-paper --smoke --finish
   lockstep study run uav-paper --only fig6 --device cuda
   lockstep study run uav-paper --start-until 400 --stop-after 540
   lockstep study run uav-paper --backend ray --ray-address auto
@@ -63,7 +67,8 @@ class RunFlags(StudyFlags):
     threads: int = 1
     """CPU threads of each."""
     device: Device = "auto"
-    """Where to train; auto takes the GPU if there is one, and says what it took."""
+    """Where to train; auto takes a GPU if there is one, on this machine or in the Ray cluster, and
+    says what it took. With --backend slurm it must be cpu or cuda."""
     max_members: int = 0
     """Most trials that are trained side by side in one pack; 0 takes 48, and 3 on the CPU."""
     compile: Compile = "off"
@@ -73,7 +78,7 @@ class RunFlags(StudyFlags):
     """Of the packs that are more than half as large as the largest or keep a replay, so many at
     once; 0 sets no limit."""
     timeout: float = 0.0
-    """Seconds that a pack may take; 0 sets no limit."""
+    """With --backend local: seconds that a pack may take; 0 sets no limit."""
     stop_after: float = 0.0
     """Seconds after which to stop with checkpoints; the same command goes on. 0 never."""
     start_until: float = 0.0
@@ -83,6 +88,9 @@ class RunFlags(StudyFlags):
     keep: Keep = "flights"
     """What is kept of a pack when its results are filed: the policies that figures of flights show,
     the policies of all trials, or whole runs with their checkpoints."""
+    finish: bool = False
+    """Once every trial has a result, aggregate them, draw the figures into the root and, where
+    there is a paper to compare with, print the score."""
     backend: Literal["local", "ray", "slurm"] = "local"
     """Where the processes run: on this machine, in a Ray cluster, or as jobs of Slurm."""
     ray_address: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS")] = None
@@ -101,11 +109,21 @@ class RunFlags(StudyFlags):
         ):
             if not getattr(self, name) >= 0:  # nor NaN
                 raise ValueError(f"{name} must be 0 or more, got {getattr(self, name)}")
+        if self.finish and (self.only or self.learners or self.dry_run):
+            names = ("only", "learners", "dry_run")
+            given = ", ".join(f"--{x.replace('_', '-')}" for x in names if getattr(self, x))
+            raise ValueError(f"finish needs every trial of the study, got it with {given}")
+        if self.timeout and self.backend != "local":  # the time that a job waits is not its own
+            instead = "--slurm-minutes" if self.backend == "slurm" else "--stop-after"
+            raise ValueError(
+                f"timeout does not go with --backend {self.backend}; use {instead}, "
+                f"got {self.timeout:g}"
+            )
         if self.backend == "slurm":
-            if self.timeout:  # the time that a job waits in the queue is not its own
+            if self.device == "auto":
                 raise ValueError(
-                    "timeout does not go with --backend slurm; use --slurm-minutes, "
-                    f"got {self.timeout:g}"
+                    "device must be cpu or cuda with --backend slurm, since nothing here can ask "
+                    "its machines for a GPU; choose --device cpu or --device cuda, got auto"
                 )
         elif self.dry_run or self.slurm_partition is not None:
             name = "dry_run" if self.dry_run else "slurm_partition"
@@ -121,104 +139,109 @@ def main(argv: Sequence[str]) -> int:
     study, root = flags.load()
     wanted(study, flags.only, flags.learners)  # refuses what is not there before a root is made
     check_metrics(study)
+    if flags.finish:
+        load_matplotlib()  # if it is not there, that is to be known before a training of hours
     console = Console()
-    device = _device(flags, console)
-    most = MAX_MEMBERS_CPU if device == "cpu" else MAX_MEMBERS
-    with bad_settings():
-        settings = Settings(
-            device=device,
-            threads=flags.threads,
-            max_members=flags.max_members or most,
-            compile=flags.compile,
-            only=flags.only,
-            learners=flags.learners,
-            source=flags.source,
-            keep=flags.keep,
-            checkpoint_every=flags.checkpoint_every,
-        )
+    with _cluster(flags) as cluster:
+        device = _device(flags, cluster, console)
+        most = MAX_MEMBERS_CPU if device == "cpu" else MAX_MEMBERS
+        with bad_settings():
+            settings = Settings(
+                device=device,
+                threads=flags.threads,
+                max_members=flags.max_members or most,
+                compile=flags.compile,
+                only=flags.only,
+                learners=flags.learners,
+                source=flags.source,
+                keep=flags.keep,
+                checkpoint_every=flags.checkpoint_every,
+            )
+        scheduler = Scheduler(study, root, settings)
+        place = _place(flags, scheduler, cluster)
+        outcome = _trained(flags, scheduler, place, console, since=since)
+    if outcome is None:
+        return 0
+    code = _end(outcome, console)
+    if flags.finish and outcome == Outcome():
+        finish(study, root)
+    return code
+
+
+def _trained(
+    flags: RunFlags, scheduler: Scheduler, place: Place, console: Console, *, since: float
+) -> Outcome | None:
+    """How the training ended; None if it was only to be shown what would be submitted."""
     with ExitStack() as stack:
+        # Joining a Ray cluster sets handlers of signals, so these come after.
         stopped = stack.enter_context(stop_on_signals())
-        scheduler = stack.enter_context(Scheduler(study, root, settings))
+        stack.enter_context(scheduler)
         work = scheduler.work()
         _say(
             console,
-            f"{study.name} in {root}: {work.done} trials done, {work.trials} to train in "
-            f"{len(work.packs)} packs, {work.taken_up} of them taken up where they stopped",
+            f"{scheduler.study.name} in {scheduler.root}: {work.done} trials done, {work.trials} "
+            f"to train in {len(work.packs)} packs, {work.taken_up} of them taken up where they "
+            "stopped",
         )
         if not work.packs:
-            return 0
-        place = _place(flags, settings, work, scheduler)
-        if place is None:
-            return 0
-        stack.callback(place.pool.close)
+            return Outcome()
+        if flags.dry_run:
+            assert isinstance(place.pool, SlurmPool)
+            for job in scheduler.jobs(work):
+                print(place.pool.script(job))
+            return None
         _say(console, f"up to {place.limits.slots} packs at once; logs are in {scheduler.logs}")
-        place = replace(place, limits=_in_time(place.limits, flags.start_until, since=since))
+        limits = replace(place.limits, room=budget.disk_room(scheduler.root))
+        place = replace(place, limits=_in_time(limits, flags.start_until, since=since))
         with _teller(console) as tell:
-            outcome = scheduler.run(
+            return scheduler.run(
                 work, place, on_event=tell, stopped=until(flags.stop_after, stopped, since=since)
             )
-        return _end(outcome, console)
 
 
-def _device(flags: RunFlags, console: Console) -> Device:
-    """Where to train; for Slurm each job finds out for itself."""
+def _cluster(flags: RunFlags) -> AbstractContextManager[RayCluster | None]:
+    return RayCluster(flags.ray_address) if flags.backend == "ray" else nullcontext()
+
+
+def _device(flags: RunFlags, cluster: RayCluster | None, console: Console) -> Device:
+    """Where to train: auto is decided here, since packs are made for it."""
     if flags.device == "cuda" and flags.backend == "local" and not budget.gpu_there():
         raise BadInput("device is cuda, but no GPU is available here; use --device cpu")
-    if flags.device != "auto" or flags.backend == "slurm":
+    if flags.device != "auto":
         return flags.device
-    if flags.backend == "ray":
-        return "auto"  # the cluster knows, see _place
-    device: Device = "cuda" if budget.gpu_there() else "cpu"
-    _say(console, f"device: {device} (auto: {'there is one' if device == 'cuda' else 'no GPU'})")
+    there = budget.gpu_there() if cluster is None else cluster.gpus > 0
+    device: Device = "cuda" if there else "cpu"
+    where = "" if cluster is None else " in the Ray cluster"
+    _say(console, f"device: {device} (auto: {'there is one' if there else 'no GPU'}{where})")
     return device
 
 
-def _place(flags: RunFlags, settings: Settings, work: Work, scheduler: Scheduler) -> Place | None:
-    """Where the jobs go; None if nothing was to be submitted."""
-    extra = budget.thread_environment(flags.threads)
-    if flags.backend == "ray":
-        from lockstep.studies.ray_pool import RayPool
-
-        ray = RayPool(
-            extra,
-            address=flags.ray_address,
-            threads=flags.threads,
-            device=settings.device,
-            memory=work.memory,
-            asked=flags.jobs,
-        )
-        return Place(pool=ray, limits=_limits(flags, scheduler, ray.slots))
-    if flags.backend == "slurm":
-        from lockstep.studies.slurm_pool import JOBS, SlurmPool
-
-        slurm = SlurmPool(
+def _place(flags: RunFlags, scheduler: Scheduler, cluster: RayCluster | None) -> Place:
+    """Where the jobs go; what is not there is refused before the scheduler makes a root."""
+    threads, device = flags.threads, scheduler.settings.device
+    extra = budget.thread_environment(threads)
+    pool: Pool
+    if cluster is not None:
+        pool = ray = RayPool(extra, cluster, threads=threads, device=device, asked=flags.jobs)
+        slots, memory = ray.slots, ray.memory
+    elif flags.backend == "slurm":
+        pool = slurm = SlurmPool(
             extra,
             folder=scheduler.logs / "slurm",
-            threads=flags.threads,
-            gpu=settings.device == "cuda",
+            threads=threads,
+            gpu=device == "cuda",
             minutes=flags.slurm_minutes,
             partition=flags.slurm_partition,
         )
-        if flags.dry_run:
-            for job in scheduler.jobs(work):
-                print(slurm.script(job))
-            return None
-        slurm.check()
-        return Place(pool=slurm, limits=_limits(flags, scheduler, flags.jobs or JOBS))
-    assert settings.device != "auto"
-    slots = budget.slots(flags.jobs, threads=flags.threads, device=settings.device)
-    limits = _limits(flags, scheduler, slots)
-    memory = budget.room(settings.device)
-    return Place(pool=LocalPool(extra), limits=replace(limits, memory=memory))
-
-
-def _limits(flags: RunFlags, scheduler: Scheduler, slots: int) -> Limits:
-    return Limits(
-        slots=slots,
-        heavy=flags.max_heavy,
-        room=budget.disk_room(scheduler.root),
-        timeout=flags.timeout,
-    )
+        if not flags.dry_run:
+            slurm.check()
+        slots, memory = flags.jobs or JOBS, math.inf
+    else:
+        slots = budget.slots(flags.jobs, threads=threads, device=device)
+        memory = budget.room(device)
+        pool = LocalPool(extra | budget.compiler_environment(slots=slots, cores=budget.cores()))
+    limits = Limits(slots=slots, heavy=flags.max_heavy, memory=memory, timeout=flags.timeout)
+    return Place(pool=pool, limits=limits)
 
 
 def _in_time(limits: Limits, start_until: float, *, since: float) -> Limits:

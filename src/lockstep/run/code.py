@@ -2,13 +2,15 @@
 
 import hashlib
 from collections.abc import Iterable
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 
 import lockstep
+from lockstep.errors import BadInput
 from lockstep.worlds.registry import WorldConfig
 
-_VERSIONS: dict[str, str] = {}  # by the module in which a world's settings are defined
+_VERSIONS: dict[type, str] = {}  # by the class of a world's settings; one read anew is another
 _SHARED = ("core", "nets", "learners", "collect")
 
 
@@ -17,10 +19,10 @@ def present_code(world: WorldConfig) -> str:
 
     A process runs what it has imported, so what is written to its sources later does not count.
     """
-    module = type(world).__module__
-    if module not in _VERSIONS:
-        _VERSIONS[module] = code_version(world)
-    return _VERSIONS[module]
+    kind = type(world)
+    if kind not in _VERSIONS:
+        _VERSIONS[kind] = code_version(world)
+    return _VERSIONS[kind]
 
 
 def code_version(world: WorldConfig) -> str:
@@ -45,11 +47,21 @@ def _world_sources(world: WorldConfig) -> set[tuple[str, Path]]:
     """The files of the package in which the world's settings are defined, or its one file."""
     module = type(world).__module__
     package = module.rpartition(".")[0]
-    spec = find_spec(package) if package else find_spec(module)
+    spec = _spec(package or module)
     if spec is None or spec.origin is None:
-        raise ValueError(f"the sources of world {world.name} ({module}) cannot be found")
+        raise BadInput(
+            f"the sources of world {world.name} (module {module}) cannot be found; define it in a "
+            "file that can be imported"
+        )
     origin = Path(spec.origin)
     if not package:
         return {(f"{module}.py", origin)}
     files = _named(origin.parent, origin.parent.rglob("*.py"))
     return {(f"world/{name}", file) for name, file in files}
+
+
+def _spec(module: str) -> ModuleSpec | None:
+    try:
+        return find_spec(module)
+    except (ImportError, ValueError):  # not there, or __main__, which has none
+        return None

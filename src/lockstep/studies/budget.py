@@ -19,6 +19,9 @@ THREAD_VARIABLES = (
 )
 """What the libraries under torch and numpy read before they start their threads."""
 
+COMPILERS_VARIABLE = "TORCHINDUCTOR_COMPILE_THREADS"
+"""With how many processes torch compiles."""
+
 GB = 1e9
 RESERVE = 4 * GB
 """Memory that is left to everything else on the machine."""
@@ -31,8 +34,8 @@ GPU_RESERVE = 1.5 * GB
 GPU_CONTEXT = 0.6 * GB
 """Memory that a process takes on the GPU before it has computed anything."""
 GPU_PER_AGENT = 6e6
-"""Memory that each agent of each member is expected to take there: 64 members of the 70 agents of
-the UAV paper's scene were measured at 5.4 MB. Where it is more, fewer packs go on at once when
+"""Memory that each agent of each member is expected to take there: in the UAV paper's scene 5.7 MB
+were measured in tf32, and half of that in bf16. Where it is more, fewer packs go on at once when
 memory runs out, and then smaller ones."""
 GPU_PER_REPLAY = 3 * GB
 """Memory that a member with a replay takes there besides: the replay, and once more while a
@@ -44,6 +47,15 @@ GPU_PROCESSES = 12
 def thread_environment(threads: int) -> dict[str, str]:
     """What to add to a process's environment so that its libraries take `threads` threads each."""
     return dict.fromkeys(THREAD_VARIABLES, str(threads))
+
+
+def compiler_environment(*, slots: int, cores: int) -> dict[str, str]:
+    """What bounds the processes with which each of `slots` jobs compiles.
+
+    By itself torch starts one for each core, and that in every job. What is set already counts.
+    """
+    each = max(1, 2 * cores // slots)
+    return {COMPILERS_VARIABLE: os.environ.get(COMPILERS_VARIABLE, str(each))}
 
 
 def cpu_slots(asked: int, *, threads: int, cores: int, available: float) -> int:
@@ -63,16 +75,6 @@ def need(device: str, *, agents: int, replays: int = 0) -> float:
 def gpu_need(agents: int, replays: int = 0) -> float:
     """Bytes of a GPU that a pack is expected to take, by the agents of all its members."""
     return GPU_CONTEXT + agents * GPU_PER_AGENT + replays * GPU_PER_REPLAY
-
-
-def gpu_slots(asked: int, *, need: float, cores: int, free: float) -> int:
-    """Processes at once, one or more, on a GPU of whose `free` bytes each may need `need`.
-
-    Each also keeps a core busy, which launches its kernels.
-    """
-    room = int((free - GPU_RESERVE) // need)
-    fits = min(cores, room, GPU_PROCESSES)
-    return max(1, min(asked, fits) if asked else fits)
 
 
 def slots(asked: int, *, threads: int, device: str) -> int:

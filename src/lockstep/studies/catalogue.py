@@ -5,6 +5,8 @@ import importlib.util
 import inspect
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -16,6 +18,8 @@ STUDIES = {
     "uav-flights": "lockstep.studies.uav_flights",
 }
 """Names of the studies that come with Lockstep, and the modules that declare them."""
+
+_READ: set[str] = set()  # names of modules that were read from files of studies
 
 
 def load(
@@ -70,21 +74,48 @@ def module(name: str) -> ModuleType:
 
 
 def _from_file(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    name = path.stem.replace(".", "_")  # a dot would make it part of a package
+    _check_free(name, path)
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     made = importlib.util.module_from_spec(spec)
-    folder = str(path.parent.resolve())
-    sys.path.insert(0, folder)  # a study may import what lies beside it
     try:
-        spec.loader.exec_module(made)
+        with _importable(name, made, beside=path.parent):
+            spec.loader.exec_module(made)
     except (SyntaxError, ImportError, ValueError) as error:
         raise BadInput(f"{path} cannot be read as Python: {error}") from error
     except (Exception, SystemExit) as error:
         raise BadInput(f"{path} cannot be read: {_raised(error, made)}") from error
-    finally:
-        sys.path.remove(folder)
     return made
+
+
+def _check_free(name: str, path: Path) -> None:
+    """Refuses a file under whose name Python would find another module; a study may be replaced."""
+    spec = None if name in _READ else importlib.util.find_spec(name)
+    if spec is not None and spec.origin and Path(spec.origin).resolve() != path.resolve():
+        raise BadInput(
+            f"{path} must not have the name of the module {name} ({spec.origin}); rename it"
+        )
+
+
+@contextmanager
+def _importable(name: str, module: ModuleType, *, beside: Path) -> Iterator[None]:
+    """Makes a study's file and what lies `beside` it importable, for good unless reading it fails.
+
+    A world that it brings is looked up by the name of its module.
+    """
+    paths, folder = list(sys.path), str(beside.resolve())
+    sys.modules[name] = module
+    if folder not in paths:
+        sys.path.insert(0, folder)
+    try:
+        yield
+    except BaseException:
+        sys.modules.pop(name, None)
+        sys.path[:] = paths
+        raise
+    _READ.add(name)
 
 
 def _raised(error: BaseException, module: ModuleType) -> str:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
+from lockstep.errors import LockstepError
+
 log = logging.getLogger(__name__)
 
 LOOK_EVERY = 0.25
@@ -67,9 +69,6 @@ class Pool(Protocol):
 
     def stop(self, *, grace: float) -> list[Exit]:
         """Asks all jobs to stop, after `grace` seconds insists, and returns when none is left."""
-
-    def close(self) -> None:
-        """Gives back what the pool holds; no job is going on any more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,8 +143,12 @@ class Limits:
     """Seconds after which no job is begun any more, and those going on are waited for; 0 never."""
     grace: float = 3.0
     """Seconds in which jobs may end by themselves after another one has failed."""
+    writes: float = 0.3e9
+    """Bytes of `Job.room` for which they get a second more: a part of it is the checkpoint that
+    they write meanwhile."""
     farewell: float = 60.0
-    """Seconds in which jobs may end by themselves when the whole is asked to stop."""
+    """Seconds in which jobs may end by themselves when the whole is asked to stop; `grace` and what
+    is added to it are never more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,8 +195,11 @@ class Driver:
                     return Outcome(stopped=True)
                 failure = self._look() or self._late()
                 if failure is not None:
-                    self._end(grace=self.limits.grace, told=failure.name)
+                    self._end(grace=self._grace(), told=failure.name)
                     return Outcome(failure=failure)
+        except LockstepError:  # as when a job cannot be started, which is no fault of the others
+            self._end(grace=self._grace())
+            raise
         finally:
             if self._running:  # on the way out with an error, such as a second interrupt
                 self.pool.stop(grace=0.0)
@@ -266,6 +272,11 @@ class Driver:
                 self._tell("failed", one.job, why)
                 return Failure(name=one.job.name, code=None, log=one.job.log, why=why)
         return None
+
+    def _grace(self) -> float:
+        """Seconds to end in when one has failed; large checkpoints take long to write."""
+        room = math.fsum(one.job.room for one in self._running.values())
+        return min(self.limits.grace + room / self.limits.writes, self.limits.farewell)
 
     def _end(self, *, grace: float, told: str = "") -> Failure | None:
         """Stops all jobs; the first that failed instead.

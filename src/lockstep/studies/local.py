@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lockstep.studies.jobs import Exit, Job
+from lockstep.studies.store import making
 
 PARENT = "LOCKSTEP_PARENT"
 """Environment variable with the number of the process whose end a job is not to survive."""
@@ -58,9 +59,6 @@ class LocalPool:
         while self._running:  # nothing survives that, but the system may take a moment
             ended += self.wait(1.0)
         return ended
-
-    def close(self) -> None:
-        """Nothing is held."""
 
     def _all(self, seconds: float) -> list[Exit]:
         """What ends within that time."""
@@ -112,8 +110,11 @@ def carry_out(
 def _start(
     command: Sequence[str], environment: Mapping[str, str], log: Path
 ) -> subprocess.Popen[bytes]:
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as file:
+    with making(log.parent):
+        log.parent.mkdir(parents=True, exist_ok=True)
+    with making(log):
+        file = log.open("ab")
+    with file:
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

@@ -13,12 +13,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from lockstep.errors import BadInput
 from lockstep.run.config import TrainConfig
 from lockstep.run.lock import RunLock
 from lockstep.run.rundir import RunDir, read_json
 from lockstep.studies import worker
-from lockstep.studies.budget import gpu_need, need
+from lockstep.studies.budget import need
 from lockstep.studies.jobs import (
     STOPPED,
     Again,
@@ -37,7 +36,9 @@ from lockstep.studies.plan import GPU
 from lockstep.studies.status import HeldRun, held_runs
 from lockstep.studies.store import (
     check_study,
+    is_there,
     logs_in,
+    making,
     read_trial,
     runs_in,
     sound_and_damaged,
@@ -59,7 +60,8 @@ LOSSES = 3
 HEAVY = 0.5
 """A pack is heavy if its size is more than this share of the largest, or it keeps a replay."""
 CHECKPOINT_EVERY = 50
-"""Updates between checkpoints: what a pack loses at most when it is killed, not stopped."""
+"""Updates between checkpoints: what a pack loses at most when it is killed, not stopped. One with a
+replay loses `RARELY` times as many."""
 REPLAY_ROOM = 3e9
 """Bytes on the disk for each member with a replay: its newest checkpoint, the best one, and the one
 that is being written."""
@@ -88,7 +90,7 @@ class Settings:
     keep: Keep = "flights"
     """What is kept of a pack when it is finished."""
     checkpoint_every: int = CHECKPOINT_EVERY
-    """Updates between checkpoints."""
+    """Updates between checkpoints; `RARELY` times as many where there is a replay."""
 
     def __post_init__(self) -> None:
         for name in ("threads", "max_members", "checkpoint_every"):
@@ -120,12 +122,6 @@ class Work:
         """Distinct trials to be trained."""
         return sum(len(pack.trials) for pack in self.packs)
 
-    @property
-    def memory(self) -> float:
-        """Bytes of a GPU that the largest pack needs."""
-        each = (gpu_need(pack.size, _replays(pack)) for pack in self.packs)
-        return max(each, default=0.0)
-
 
 class Scheduler:
     """Carries out a study under one root; only one at a time may.
@@ -145,12 +141,10 @@ class Scheduler:
         self._reached: dict[str, str] = {}
 
     def __enter__(self) -> "Scheduler":
-        if self.root.exists():
+        if is_there(self.root):
             check_study(self.root, self.study)
-        try:
+        with making(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise BadInput(f"the folder {self.root} cannot be made: {error.strerror}") from error
         self._lock.__enter__()
         try:
             write_study(self.root, self.study)
@@ -256,7 +250,8 @@ class Scheduler:
             policies=tuple(t.hash for t in pack.trials if t.hash in self._policies),
         )
         file = self.logs / f"{pack.name}.json"
-        self.logs.mkdir(parents=True, exist_ok=True)
+        with making(self.logs):
+            self.logs.mkdir(parents=True, exist_ok=True)
         order.write(file)
         return Job(
             name=pack.name,

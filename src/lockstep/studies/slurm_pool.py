@@ -48,6 +48,7 @@ class SlurmPool:
     ) -> None:
         """`extra` is added to the environment of every job, `folder` is for submitit's files.
 
+        It is made when the first job is submitted.
         `cluster` local carries the jobs out as processes here, which is how this is tested.
         """
         if 60 * minutes <= WARNING_S:
@@ -59,7 +60,7 @@ class SlurmPool:
             import submitit
         self._extra, self._minutes, self._slurm = dict(extra), minutes, cluster == "slurm"
         self._errors = (submitit.core.utils.UncompletedJobError, submitit.core.utils.FailedJobError)
-        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
         self._executor: Any
         if self._slurm:
 
@@ -103,6 +104,7 @@ class SlurmPool:
 
     def start(self, job: Job) -> None:
         """Submits the job."""
+        self._folder.mkdir(parents=True, exist_ok=True)
         handed_in = self._named(job).submit(attend, job.command, self._extra, str(job.log))
         self._running[job.name] = job, handed_in
 
@@ -132,9 +134,6 @@ class SlurmPool:
             ended.append(Exit(job=job, code=None, note="Slurm has not said yet that it is over"))
         self._running.clear()
         return ended
-
-    def close(self) -> None:
-        """Nothing is held."""
 
     def _named(self, job: Job) -> Any:
         if self._slurm:

@@ -14,6 +14,7 @@ import json
 import logging
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -129,6 +130,21 @@ def logs_in(root: Path) -> Path:
     return root / "logs"
 
 
+@contextmanager
+def making(place: Path) -> Iterator[None]:
+    """Turns what the system has against a file or folder into bad input that names it."""
+    try:
+        yield
+    except OSError as error:
+        raise BadInput(f"{place} cannot be made: {error.strerror}") from error
+
+
+def is_there(place: Path) -> bool:
+    """Whether there is a file or folder of that name; BadInput if there cannot be one."""
+    with making(place):
+        return place.exists()
+
+
 def write_study(root: Path, study: Study) -> None:
     """Writes in `root` which study it belongs to; BadInput if it belongs to another, or to none.
 
@@ -136,15 +152,16 @@ def write_study(root: Path, study: Study) -> None:
     short version, and its arithmetic.
     """
     told = _told(study)
-    if root.exists():
+    if is_there(root):
         check_study(root, study)
-    root.mkdir(parents=True, exist_ok=True)
+    with making(root):
+        root.mkdir(parents=True, exist_ok=True)
     write_json(root / "study.json", told)
 
 
 def check_study(root: Path, study: Study) -> None:
     """Refuses a root in which another study keeps its results."""
-    if root.exists() and not root.is_dir():
+    if is_there(root) and not root.is_dir():
         raise BadInput(f"the root of a study must be a folder, got the file {root}")
     if not root.is_dir():
         raise BadInput(

@@ -88,11 +88,35 @@ class Figure:
     def __post_init__(self) -> None:
         if not self.name or any(mark in self.name for mark in "/\\. "):
             raise ValueError(f"a figure's name must be fit for a file, got '{self.name}'")
+        if self.kind not in get_args(Kind):
+            kinds = ", ".join(get_args(Kind))
+            raise ValueError(
+                f"the kind of figure {self.name} must be one of {kinds}, got '{self.kind}'"
+            )
         if not self.metrics and self.kind != "flights":
             raise ValueError(f"figure {self.name} must measure something; name its metrics")
         if not self.points:
             raise ValueError(f"figure {self.name} must have points")
         _once((point.key for point in self.points), f"point of figure {self.name}")
+        if self.kind == "curves":
+            self._check_curves()
+        elif self.kind != "flights" and any(point.x is None for point in self.points):
+            raise ValueError(
+                f"figure {self.name} of {self.kind} must have a value of x at every point; give "
+                "its sweep an axis, or draw curves"
+            )
+
+    def _check_curves(self) -> None:
+        """A curve is told from others by its series alone."""
+        first: dict[tuple[str, str, str], Point] = {}
+        for point in self.points:
+            other = first.setdefault((point.figure, point.panel, point.series), point)
+            if other is not point:
+                raise ValueError(
+                    f"figure {self.name} of curves must have one curve for each series, got "
+                    f"{point.series} at x = {other.x} and {point.x}; make them series of their "
+                    "own, or draw lines"
+                )
 
     def trials(self) -> tuple[Trial, ...]:
         """Its trials in order."""

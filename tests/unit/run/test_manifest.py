@@ -1,12 +1,15 @@
 import shutil
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 
 import lockstep
+from lockstep.errors import BadInput
 from lockstep.run import manifest
-from lockstep.run.code import code_version
+from lockstep.run.code import code_version, present_code
 from lockstep.run.trainer import Trainer
 from tests import tiny
 
@@ -27,6 +30,21 @@ def test_the_code_version_follows_the_sources_that_decide_results(
     with (copy / "core" / "world.py").open("a") as file:
         file.write("# a word\n")
     assert code_version(world) != before
+
+
+def test_a_world_without_sources_is_refused(monkeypatch: pytest.MonkeyPatch):
+    """As one that was typed into a notebook."""
+    monkeypatch.setitem(sys.modules, "notebook", ModuleType("notebook"))
+
+    class Typed:
+        name = "typed"
+
+    for module in ("notebook", "gone", "gone.config"):
+        Typed.__module__ = module
+        with pytest.raises(
+            BadInput, match=rf"world typed \(module {module}\) cannot be found; def"
+        ):
+            present_code(Typed())
 
 
 def test_the_manifest_says_what_the_run_was_made_with():

@@ -47,7 +47,7 @@ def test_a_number_of_a_whole_episode_is_not_averaged_over_steps():
 
 
 def test_the_tables_in_the_documentation_are_those_of_the_code():
-    page = Path("docs/running.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/running.md").read_text()
     for table in (markdown_table(METRICS_FILE), markdown_table(PERF_FILE), alias_table()):
         assert table in page
 

@@ -138,7 +138,11 @@ def test_a_study_that_the_verb_has_trained_is_drawn_aggregated_and_flown(
     mine = [str(tmp_path / "mine.py"), f"--root={tmp_path / 'root'}"]
     assert main(["study", "figures", *mine]) == 2
     assert "there is no study in" in capsys.readouterr().err
-    assert main(["study", "run", *mine, "--device", "cpu"]) == 0
+    assert main(["study", "run", *mine, "--device", "cpu", "--finish", "--only", "bars"]) == 2
+    assert "finish needs every trial" in capsys.readouterr().err
+    assert main(["study", "run", *mine, "--device", "cpu", "--finish"]) == 0
+    drawn = {file.name: digest(file) for file in (tmp_path / "root/figures").iterdir()}
+    assert (tmp_path / "root/aggregate.json").is_file()
     assert main(["study", "aggregate", *mine, "--export", "csv", "marl-eval"]) == 0
     hashes = []
     for name in ("one", "two"):
@@ -147,7 +151,7 @@ def test_a_study_that_the_verb_has_trained_is_drawn_aggregated_and_flown(
     assert set(hashes[0]) == {
         f"{n}.{k}" for n in ("bars", "lines", "flown") for k in ("png", "pdf")
     }
-    assert hashes[0] == hashes[1]
+    assert hashes[0] == hashes[1] == drawn
 
 
 def test_a_missing_input_is_listed_and_nothing_is_drawn(
@@ -373,10 +377,15 @@ def test_a_folder_of_something_else_is_not_made_a_root(study: Study, tmp_path: P
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_bars_need_an_axis(study: Study, trained: Path, tmp_path: Path):
-    asked = replace(study, figures=(replace(study.figure("courses"), kind="bars"),))
-    with pytest.raises(BadInput, match="figure courses of bars must have a value of x"):
-        draw(asked, trained, tmp_path / "out")
+@pytest.mark.parametrize("seed", [-1, 2**63, 99999999999999999999])
+def test_a_seed_of_flights_is_refused_as_a_seed_of_training_is(
+    seed: int, declared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    words = [str(declared), f"--root={tmp_path / 'root'}", "--fig13-mode=heuristic"]
+    assert main(["study", "figures", *words, f"--fig13-seed={seed}", "--only=flights"]) == 2
+    said = f"--fig13-seed must be 0 or more and below 2^63, got {seed}\n"
+    assert capsys.readouterr().err.endswith(said)
+    assert not (tmp_path / "root").exists()
 
 
 def test_a_file_is_no_folder_for_pictures(study: Study, trained: Path, tmp_path: Path):
@@ -387,6 +396,8 @@ def test_a_file_is_no_folder_for_pictures(study: Study, trained: Path, tmp_path:
         draw(study, trained, tmp_path / "file" / "in")
     with pytest.raises(BadInput, match="--formats must name one of png, pdf at least"):
         draw(study, trained, tmp_path / "out", formats=())
+    with pytest.raises(BadInput, match=r"x{300}/in cannot be made: File name too long"):
+        draw(study, trained, tmp_path / ("x" * 300) / "in")
 
 
 def test_a_flight_whose_policy_is_gone_is_refused_or_left_out(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.errors import BadInput
 from lockstep.studies.jobs import (
     STOPPED,
     Again,
@@ -139,6 +140,32 @@ def test_others_are_asked_before_they_are_forced(watched: Watched):
     ready = f"while ! grep -q up {watched.folder}/polite.log; do sleep 0.02; done; exit 1"
     watched.go(watched.job("polite", polite), watched.job("bad", ready), slots=2)
     assert (watched.folder / "polite.log").read_text() == "up\nbye\n"
+
+
+def test_a_job_with_large_checkpoints_has_longer_to_write_one(watched: Watched):
+    slow = "trap 'sleep 0.6; echo saved; exit 10' TERM; echo up; sleep 60 & wait"
+    ready = f"while ! grep -q up {watched.folder}/slow.log; do sleep 0.02; done; exit 1"
+    said = []
+    for room in (0.0, 2e9):
+        (watched.folder / "slow.log").unlink(missing_ok=True)
+        jobs = watched.job("slow", slow, room=room), watched.job("bad", ready)
+        watched.go(*jobs, slots=2, grace=0.2, writes=1e9)
+        said.append((watched.folder / "slow.log").read_text())
+    assert said == ["up\n", "up\nsaved\n"]
+
+
+def test_others_stop_with_a_checkpoint_when_one_cannot_be_started(watched: Watched):
+    polite = watched.job("polite", "trap 'echo bye; exit 10' TERM; echo up; sleep 60 & wait")
+    later = watched.job("later", cost=0.5)
+
+    def judge(exit: Exit, slots: int) -> None:
+        later.log.mkdir()
+
+    ready = f"while ! grep -q up {watched.folder}/polite.log; do sleep 0.02; done"
+    with pytest.raises(BadInput, match=r"later.log cannot be made: Is a directory"):
+        watched.go(polite, watched.job("first", ready), later, judge=judge, slots=2)
+    assert polite.log.read_text() == "up\nbye\n"
+    assert watched.names("stopped") == ["polite"]
 
 
 def test_a_job_that_takes_too_long_ends_all_within_five_seconds(watched: Watched):

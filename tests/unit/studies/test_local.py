@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from lockstep.errors import BadInput
 from lockstep.studies.jobs import Exit, Job
 from lockstep.studies.local import PARENT, LocalPool, carry_out
 
@@ -53,6 +54,15 @@ def test_a_job_gets_the_environment_and_the_number_of_its_parent(pool: LocalPool
     pool.start(job(f'echo "$COLOUR ${PARENT} $PYTHONUNBUFFERED"', tmp_path))
     end_of(pool)
     assert (tmp_path / "logs/one.log").read_text() == f"green {os.getpid()} 1\n"
+
+
+def test_a_log_that_cannot_be_made_is_told(pool: LocalPool, tmp_path: Path):
+    (tmp_path / "logs/one.log").mkdir(parents=True)
+    with pytest.raises(BadInput, match=r"logs/one.log cannot be made: Is a directory$"):
+        pool.start(job("exit 0", tmp_path))
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput, match=r"file/logs cannot be made: Not a directory$"):
+        pool.start(job("exit 0", tmp_path / "file"))
 
 
 def test_a_job_killed_by_a_signal_says_which(pool: LocalPool, tmp_path: Path):

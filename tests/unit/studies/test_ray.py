@@ -1,24 +1,31 @@
-"""Jobs in a real Ray cluster, which all tests of this file share."""
+"""Jobs in a real Ray cluster, which nearly all tests of this file share."""
 
 import os
 import signal
+import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+import torch
 
+from lockstep.cli import main
 from lockstep.errors import BadInput
 from lockstep.run.rundir import read_json
-from lockstep.studies import store, worker
+from lockstep.studies import budget, store, worker
 from lockstep.studies.budget import thread_environment
+from lockstep.studies.catalogue import load
 from lockstep.studies.jobs import Driver, Event, Exit, Failure, Job, Limits, Outcome
-from lockstep.studies.ray_pool import RayPool
+from lockstep.studies.ray_pool import RayCluster, RayPool
 from lockstep.studies.schedule import Place, Scheduler, Settings
 from lockstep.studies.study import Study, sweep
+from tests.integration.test_study import logs, tiny, until
 from tests.unit.studies import roots
 
 ray = pytest.importorskip("ray")
@@ -30,28 +37,48 @@ pytestmark = [
 ]
 
 
+MEMORY = 4_000_000_000
+"""Bytes that the cluster may give to jobs."""
+
+
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    """A cluster of this machine with room for two jobs."""
+def head() -> Iterator[Any]:
+    """A cluster of one machine with room for two jobs; this process is not in it."""
+    from ray.cluster_utils import Cluster
+
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-    ray.init(
-        address="local",
-        num_cpus=2,
-        object_store_memory=100_000_000,
-        include_dashboard=False,
-        log_to_driver=False,
-    )
-    yield
-    ray.shutdown()
+    has = {"num_cpus": 2, "num_gpus": 0, "memory": MEMORY, "object_store_memory": 100_000_000}
+    made = Cluster(initialize_head=True, head_node_args=has | {"include_dashboard": False})
+    yield made
+    made.shutdown()
 
 
 @pytest.fixture
-def pool(cluster: None) -> Iterator[RayPool]:
-    made = RayPool(thread_environment(1) | {"COLOUR": "green"})
+def more(head: Any) -> Iterator[Any]:
+    """Adds a machine to the cluster until the end of a test."""
+    added: list[Any] = []
+
+    def add(**has: int) -> None:
+        added.append(head.add_node(object_store_memory=100_000_000, memory=MEMORY, **has))
+        head.wait_for_nodes()
+
+    yield add
+    for node in added:
+        head.remove_node(node)
+
+
+@pytest.fixture
+def cluster(head: Any) -> Iterator[RayCluster]:
+    with RayCluster(head.address) as joined:
+        yield joined
+
+
+@pytest.fixture
+def pool(cluster: RayCluster) -> Iterator[RayPool]:
+    made = RayPool(thread_environment(1) | {"COLOUR": "green"}, cluster)
     yield made
     made.stop(grace=0.0)
-    made.close()
 
 
 def job(script: str, folder: Path, name: str = "one", cost: float = 1.0) -> Job:
@@ -90,13 +117,54 @@ def test_a_job_runs_with_its_environment_log_and_exit_code(pool: RayPool, tmp_pa
     assert (tmp_path / "one.log").read_text() == "green 1\n"
 
 
-def test_the_cluster_says_how_many_jobs_there_is_room_for(pool: RayPool):
-    assert pool.slots == 2
-    assert RayPool({}, asked=1).slots == 1
-    with pytest.raises(BadInput, match="has no 3 CPUs for a job; use fewer --threads"):
-        RayPool({}, threads=3)
+def test_the_cluster_says_how_many_jobs_there_is_room_for(cluster: RayCluster):
+    assert RayPool({}, cluster).slots == 2
+    assert RayPool({}, cluster, asked=1).slots == 1
+    with pytest.raises(BadInput, match="has no machine with 3 CPUs for a job; use fewer --threads"):
+        RayPool({}, cluster, threads=3)
     with pytest.raises(BadInput, match="the Ray cluster has no GPU; use --device cpu"):
-        RayPool({}, device="cuda")
+        RayPool({}, cluster, device="cuda")
+
+
+def test_a_job_has_room_on_one_machine_or_none(cluster: RayCluster, more: Any):
+    more(num_cpus=3, num_gpus=0)
+    assert [RayPool({}, cluster, threads=n).slots for n in (1, 2, 3)] == [5, 2, 1]
+    with pytest.raises(BadInput, match="has no machine with 4 CPUs"):
+        RayPool({}, cluster, threads=4)
+
+
+def test_jobs_wait_for_memory_and_none_for_ever(pool: RayPool, tmp_path: Path):
+    """Two of three gigabytes do not go on at once, where there are four; one of a hundred does."""
+    wrote = diary(pool, tmp_path, {"a": 3e9, "b": 3e9, "c": 100e9})
+    assert wrote[::2] == wrote[1::2]
+    assert (pool.slots, pool.memory) == (2, MEMORY)
+
+
+def test_jobs_on_gpus_share_them_by_their_memory(
+    cluster: RayCluster, more: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A GPU that Ray believes in is enough for that; what is free there it cannot say."""
+    monkeypatch.setattr(RayPool, "_gpu_free", lambda pool: 60e9)
+    more(num_cpus=2, num_gpus=1)
+    pool = RayPool({}, cluster, device="cuda")
+    assert (pool.slots, pool.memory) == (2, 60e9 - budget.GPU_RESERVE)
+    wrote = diary(pool, tmp_path, {"a": 40e9, "b": 100e9})
+    assert wrote[::2] == wrote[1::2]
+    for one, other in (("c", "d"), ("d", "c")):  # each ends once the other has begun
+        script = f"touch {one}; while ! test -e {other}; do sleep 0.05; done"
+        waiting = job(f"cd {tmp_path}; {script}", tmp_path, one)
+        pool.start(replace(waiting, memory=40e9 if one == "c" else 1e9))
+    assert [end_of(pool).code for _ in range(2)] == [0, 0]
+
+
+def diary(pool: RayPool, folder: Path, memory: dict[str, float]) -> list[str]:
+    """The names of jobs in the order in which they began and ended, each for a while."""
+    book = folder / "diary"
+    for name, need in memory.items():
+        script = f"echo {name} >> {book}; sleep 0.5; echo {name} >> {book}"
+        pool.start(replace(job(script, folder, name), memory=need))
+    assert [end_of(pool).code for _ in memory] == [0] * len(memory)
+    return book.read_text().split()
 
 
 def test_the_first_failure_ends_the_others(pool: RayPool, tmp_path: Path):
@@ -193,8 +261,135 @@ def test_a_study_is_trained_by_two_workers_although_one_is_killed(pool: RayPool,
     assert sorted(history) == ["resume", "start", "start"]
 
 
+def test_a_study_is_trained_in_a_cluster_of_its_own_which_ends_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    root, file = tmp_path / "root", small(tmp_path)
+    others = rays()
+    assert main([*verb(file, root), "--max-members", "4"]) == 0
+    said = capsys.readouterr().out
+    assert "0 trials done, 4 to train in 1 packs" in said
+    assert said.endswith("every trial has a result\n")
+    assert sorted(store.filed(root)) == sorted(load(file).distinct())
+    assert not ray.is_initialized()
+    assert rays() == others
+
+
+def rays() -> set[int]:
+    """The processes of Ray that this one has started."""
+    own = psutil.Process().children(recursive=True)
+    return {process.pid for process in own if process.name() in ("raylet", "gcs_server")}
+
+
+def small(folder: Path, updates: int = 2) -> str:
+    """A file that declares four trials, which may be one pack."""
+    file = Path(tiny(folder, updates))
+    file.write_text(file.read_text().replace("for n in (4, 5)", "for n in (4,)"))
+    return str(file)
+
+
+def verb(file: str, root: Path, *flags: str) -> list[str]:
+    return ["study", "run", file, "--root", str(root), "--backend", "ray", *flags]
+
+
 def longer_study() -> Study:
     series = {f"K={n}": roots.tiny_config(150, n_users=n) for n in (4, 5)}
     points = sweep("band", series, seeds=(1, 2), axis="world.bandwidth_mhz", values=(30.0, 50.0))
     shown = roots.figure("band", "bars", points, (roots.ENERGY,))
     return Study(name="tiny", figures=(shown,))
+
+
+def test_a_study_joins_a_cluster_and_is_packed_for_what_it_has(
+    head: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    root, file = tmp_path / "root", small(tmp_path)
+    assert main(verb(file, root, "--ray-address", head.address)) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("device: cpu (auto: no GPU in the Ray cluster)\n")
+    assert "0 trials done, 4 to train in 2 packs" in said
+    assert "up to 2 packs at once" in said
+    assert said.endswith("every trial has a result\n")
+    assert sorted(store.filed(root)) == sorted(load(file).distinct())
+    assert not ray.is_initialized()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU of the cluster must be none")
+def test_a_gpu_in_the_cluster_is_taken_and_refused_if_it_is_none(
+    head: Any, more: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    more(num_cpus=1, num_gpus=1)
+    root, file = tmp_path / "root", small(tmp_path)
+    assert main(verb(file, root, "--ray-address", head.address)) == 2
+    said = capsys.readouterr()
+    assert "device: cuda (auto: there is one in the Ray cluster)\n" in said.out
+    assert said.err.startswith("lockstep study: the GPU's free memory could not be read: ")
+    assert said.err.endswith("; use --device cpu\n")
+    assert said.err.count("\n") == 1
+    assert not root.exists()
+    assert not ray.is_initialized()
+
+
+def test_a_scheduler_in_a_cluster_that_is_told_to_stop_does(head: Any, tmp_path: Path):
+    """Ray has a handler of its own for that signal, which ends a process at once."""
+    root, file = tmp_path / "root", small(tmp_path, updates=3000)
+    words = verb(file, root, "--ray-address", head.address, "--max-members", "4")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lockstep", *words], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        until(root, "checkpoint at step 0", 1, process)
+        process.terminate()
+        out, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0
+    assert "stopped before the end; the same command goes on from here" in out
+    assert "stopped; it goes on when the study does" in logs(root)
+
+
+def test_where_there_is_no_cluster_nothing_is_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    root, file = tmp_path / "root", small(tmp_path)
+    with socket.socket() as nobody:  # bound, and not listening
+        nobody.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        assert main(verb(file, root, "--ray-address", address)) == 2
+    said = capsys.readouterr().err
+    assert f"there is no Ray cluster to join at {address} (Connection refused); start one" in said
+    assert not root.exists()
+    assert main(verb(file, root, "--ray-address", "rubbish")) == 2
+    assert "ray_address must be auto or HOST:PORT, got rubbish" in capsys.readouterr().err
+    assert not root.exists()
+
+
+def test_more_threads_than_the_cluster_has_are_refused_before_a_root_is_made(
+    head: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    root, file = tmp_path / "root", small(tmp_path)
+    words = verb(file, root, "--ray-address", head.address, "--threads", "99")
+    assert main(words) == 2
+    assert "the Ray cluster has no machine with 99 CPUs" in capsys.readouterr().err
+    assert not root.exists()
+    assert not ray.is_initialized()
+
+
+def test_without_ray_nothing_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    root, file = tmp_path / "root", small(tmp_path)
+    assert main(verb(file, root)) == 2
+    assert "ray is not installed; run: pip install 'lockstep-rl[ray]'" in capsys.readouterr().err
+    assert not root.exists()
+
+
+def test_a_timeout_is_refused_since_a_job_may_wait_for_its_turn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    root, file = tmp_path / "root", small(tmp_path)
+    assert main(verb(file, root, "--timeout", "9")) == 2
+    assert "timeout does not go with --backend ray" in capsys.readouterr().err
+    assert not root.exists()

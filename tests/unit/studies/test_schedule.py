@@ -425,6 +425,18 @@ def test_a_second_scheduler_is_refused_in_one_sentence(study: Study, tmp_path: P
         pass
 
 
+def test_a_root_or_logs_that_cannot_be_made_are_refused_in_one_sentence(
+    study: Study, tmp_path: Path
+):
+    with pytest.raises(BadInput, match=r"x{300} cannot be made: File name too long$"):
+        Scheduler(study, tmp_path / ("x" * 300), Settings()).__enter__()
+    with Scheduler(study, tmp_path / "root", Settings()) as scheduler:
+        work = scheduler.work()
+        store.logs_in(scheduler.root).touch()
+        with pytest.raises(BadInput, match=r"root/logs/\S+ cannot be made: Not a directory$"):
+            scheduler.jobs(work)
+
+
 def test_a_root_of_another_study_is_left_alone(root: Path, study: Study):
     before = sorted(file.name for file in root.rglob("*"))
     with pytest.raises(BadInput, match="holds a study of name 'tiny', and 'other' was asked for"):

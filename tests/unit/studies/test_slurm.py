@@ -10,11 +10,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from lockstep.cli import main
 from lockstep.errors import BadInput
 from lockstep.studies import worker
 from lockstep.studies.budget import thread_environment
 from lockstep.studies.jobs import Exit, Job
 from lockstep.studies.slurm_pool import SlurmPool
+from tests.integration.test_study import tiny
 
 pytest.importorskip("submitit")
 
@@ -88,6 +90,52 @@ def test_without_slurm_nothing_is_submitted(tmp_path: Path, monkeypatch: pytest.
 def test_a_job_without_time_for_a_checkpoint_is_refused(tmp_path: Path):
     with pytest.raises(BadInput, match=r"slurm_minutes must be more than 2, .* got 2"):
         SlurmPool({}, folder=tmp_path, minutes=2)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--slurm-minutes", "2", "--device", "cpu"), "slurm_minutes must be more than 2"),
+        (("--device", "cpu"), "there is no Slurm here (sbatch, srun, sacct not found)"),
+        ((), "device must be cpu or cuda with --backend slurm"),
+        (("--device", "auto", "--dry-run"), "device must be cpu or cuda with --backend slurm"),
+    ],
+)
+def test_what_slurm_cannot_do_is_refused_before_a_root_is_made(
+    flags: tuple[str, ...],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main([*verb(tmp_path), *flags]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "root").exists()
+
+
+def test_without_submitit_nothing_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    assert main([*verb(tmp_path), "--device", "cpu"]) == 2
+    assert "pip install 'lockstep-rl[slurm]'" in capsys.readouterr().err
+    assert not (tmp_path / "root").exists()
+
+
+@pytest.mark.parametrize(("device", "packs"), [("cpu", 4), ("cuda", 2)])
+def test_a_dry_run_packs_and_asks_for_what_the_device_needs(
+    device: str, packs: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert main([*verb(tmp_path), "--device", device, "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("#!/bin/bash") == packs
+    assert said.count("#SBATCH --gpus-per-node=1") == (packs if device == "cuda" else 0)
+
+
+def verb(folder: Path) -> list[str]:
+    file, root = tiny(folder, updates=2), str(folder / "root")
+    return ["study", "run", file, "--root", root, "--backend", "slurm"]
 
 
 def test_a_job_runs_with_its_environment_log_and_exit_code(pool: SlurmPool, tmp_path: Path):

@@ -222,6 +222,15 @@ def test_a_root_that_cannot_be_read_is_refused(
         store.check_study(root, study)
 
 
+def test_a_root_that_cannot_be_made_is_refused(tmp_path: Path, study: Study):
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput, match=r"file/root cannot be made: Not a directory$"):
+        store.write_study(tmp_path / "file/root", study)
+    for use in (store.write_study, store.check_study):
+        with pytest.raises(BadInput, match=r"x{300} cannot be made: File name too long$"):
+            use(tmp_path / ("x" * 300), study)
+
+
 def test_nothing_that_is_stored_says_where_it_lies(trained: Path):
     """So that a root can be copied to another place, or machine, and used there."""
     files = [trained / "study.json", *store.trials_in(trained).rglob("*.json")]

@@ -109,12 +109,29 @@ def test_figures_that_share_a_point_share_its_trials():
         ({"name": "fig/6"}, "a figure's name must be fit for a file, got 'fig/6'"),
         ({"metrics": ()}, "figure band must measure something"),
         ({"points": ()}, "figure band must have points"),
+        (
+            {"points": points(axis="", values=())},
+            "figure band of bars must have a value of x at every point; give its sweep an axis, or",
+        ),
+        (
+            {"kind": "lines", "points": points() + points("all", axis="", values=())},
+            "figure band of lines must have a value of x at every point",
+        ),
+        (
+            {"kind": "curves"},
+            "figure band of curves must have one curve for each series, got K=4 at x = 30.0 and "
+            "50.0; make them series of their own, or draw lines",
+        ),
     ],
 )
 def test_a_figure_refuses_what_cannot_be_drawn(change: dict[str, object], message: str):
     good = figure("band", "bars", points(), (ENERGY,))
     with pytest.raises(ValueError, match=message):
         replace(good, **change)
+
+
+def test_a_curve_may_be_one_point_of_a_sweep():
+    assert replace(figure("one", "lines", points()[:1], (ENERGY,)), kind="curves").points[0].x == 30
 
 
 def test_a_study_without_figures_is_refused():

@@ -1,7 +1,7 @@
 """The figures of a study: drawn from results that may be shown, or refused.
 
 Everything is read, checked and drawn before the first file is written, so a folder never holds half
-of a study's figures. Equal results give equal bytes.
+of a study's figures. Equal results give equal bytes on one machine.
 """
 
 import logging
@@ -16,7 +16,7 @@ from lockstep.studies import paper
 from lockstep.studies.aggregate import Results, are_left_out, gather
 from lockstep.studies.figures.cache import choose_cache
 from lockstep.studies.figures.spread import Spread
-from lockstep.studies.store import write_study
+from lockstep.studies.store import is_there, making, write_study
 from lockstep.studies.study import Figure, Study
 
 log = logging.getLogger(__name__)
@@ -70,8 +70,10 @@ def draw(
         known("format of figures", kind, FORMATS)
     if not formats:
         raise BadInput(f"--formats must name one of {', '.join(FORMATS)} at least, got none")
+    if not 0 <= asked.seed < 2**63:
+        raise BadInput(f"--fig13-seed must be 0 or more and below 2^63, got {asked.seed}")
     for place in (out, *out.parents):
-        if place.exists() and not place.is_dir():
+        if is_there(place) and not place.is_dir():
             raise BadInput(f"--out must be a folder, got {out}, of which {place} is a file")
     shown = [figure for figure in study.figures if not only or figure.name in only]
     read = any(paper.has_readings(study.name, figure.name) for figure in shown)
@@ -81,19 +83,24 @@ def draw(
             f"--overlay-paper needs figures with values of the paper, got {names} of {study.name}; "
             f"there are such values for figures 3 to 12 of {paper.STUDY}"
         )
-    choose_cache()
-    with needs_extra("study"):
-        import matplotlib  # noqa: F401
+    load_matplotlib()
     pictures = _pictures(study, root, shown, asked, formats)
     if out.resolve().is_relative_to(root.resolve()):
         write_study(root, study)  # the script may fly before anything is trained
-    with writing(out):
+    with making(out), writing(out):
         out.mkdir(parents=True, exist_ok=True)
     made = []
     for name, content in pictures.items():
         write_atomic(out / name, content, durable=False)
         made.append(out / name)
     return made
+
+
+def load_matplotlib() -> None:
+    """Imports it, with a cache of its own; BadInput says how to install it where it is not."""
+    choose_cache()
+    with needs_extra("study"):
+        import matplotlib  # noqa: F401
 
 
 def _pictures(

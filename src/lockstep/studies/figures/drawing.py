@@ -7,7 +7,6 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from lockstep.errors import BadInput
 from lockstep.studies import paper
 from lockstep.studies.aggregate import Mark, Results
 from lockstep.studies.figures import plots
@@ -38,11 +37,6 @@ def compose(figure: Figure, results: Results, asked: "Request") -> Canvas | None
     panels = _panels(figure, results)
     if not panels:
         return None
-    if figure.kind != "curves" and any(point.x is None for point in figure.points):
-        raise BadInput(
-            f"figure {figure.name} of {figure.kind} must have a value of x at every point; give "
-            "its sweep an axis, or draw curves"
-        )
     canvas = page(COLUMN_IN if len(panels) == 1 else PAGE_IN, _HEIGHT_IN)
     every = looks(results.study)
     own = {name: every[name] for name in results.series(figure.name)}
