@@ -112,17 +112,19 @@ class PPOConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class MADDPGConfig:
-    """Deterministic policies and one central Q, learned from a replay (Lowe et al. 2017)."""
+    """Deterministic policies and a central critic, learned from a replay (Lowe et al. 2017)."""
 
     kind: ClassVar[str] = "maddpg"
     imitates: ClassVar[bool] = False
     variable: ClassVar[tuple[str, ...]] = (
         *("lr_actor", "lr_critic", "discount", "tau", "max_grad_norm"),
-        *("sigma", "sigma_decay", "sigma_floor"),
+        *("sigma", "sigma_decay", "sigma_floor", "epsilon"),
     )
 
     actor: Literal["scorer", "mlp"] = "scorer"
     """Score entity rows with shared weights where the world offers them, or a plain MLP."""
+    critic: Literal["own", "team"] = "own"
+    """A Q for every agent, of its own reward, or one of the team's: the mean over roles."""
     hidden: int = 128
     """Width of the policies' hidden layers."""
     hidden_critic: int = 256
@@ -157,6 +159,8 @@ class MADDPGConfig:
     """Factor on the deviation for each environment step, applied when a rollout is over."""
     sigma_floor: float = 0.05
     """Least deviation of the noise."""
+    epsilon: float = 0.0
+    """Share of agents that decide uniformly at random while training, each step anew."""
 
     audit: bool = True
     """Rebuild every action before it enters the replay and stop the run if one differs."""
@@ -170,7 +174,7 @@ class MADDPGConfig:
         for name in ("lr_actor", "lr_critic", "max_grad_norm"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
-        for name in ("discount", "tau", "sigma_decay"):
+        for name in ("discount", "tau", "sigma_decay", "epsilon"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must lie in 0..1, got {getattr(self, name)}")
         if not 0 <= self.sigma_floor <= self.sigma:

@@ -53,20 +53,27 @@ def means(law: Joint) -> Means:
     return found
 
 
-def explored(role: RoleSpec, mean: Means, obs: Observation, draw: Draw, sigma: Tensor) -> Means:
+def explored(
+    role: RoleSpec, mean: Means, obs: Observation, draw: Draw, sigma: Tensor, epsilon: Tensor
+) -> Means:
     """Decisions `[L, A, n]` with noise of deviation `sigma [L]` on each number.
 
     Numbers are clipped to [0, 1]; probabilities of legal choices as well, and then made to add up
-    to 1. Where nothing is left of them, they stay what they were.
+    to 1. Where nothing is left of them, they stay what they were. A share `epsilon [L]` of the
+    agents decides uniformly at random instead.
     """
     deviation = sigma.view(-1, 1, 1)
+    agents = obs.acts.shape[-1]
+    astray = (draw.uniform(agents) < epsilon.unsqueeze(-1)).unsqueeze(-1)  # [L, A, 1]
     found: Means = {}
     for name, part in role.action.items():
-        noise = deviation * draw.normal(*mean[name].shape[1:])
+        shape = mean[name].shape[1:]
+        noise, anything = deviation * draw.normal(*shape), draw.uniform(*shape)
         if isinstance(part, Unit):
-            found[name] = (mean[name] + noise).clamp(0.0, 1.0)
+            found[name] = torch.where(astray, anything, (mean[name] + noise).clamp(0.0, 1.0))
             continue
         moved = (mean[name] + ON_PROBABILITIES * noise).clamp(0.0, 1.0)
+        moved = torch.where(astray, anything, moved)
         if name in obs.legal:
             moved = torch.where(obs.legal[name], moved, 0.0)
         total = moved.sum(dim=-1, keepdim=True)

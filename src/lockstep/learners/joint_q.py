@@ -1,4 +1,4 @@
-"""What MADDPG learns by: policies and one central Q, the targets of both, and their losses."""
+"""What MADDPG learns by: policies and a central critic, the targets of both, and their losses."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -8,12 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.core.actions import Observation
+from lockstep.core.rollout import Rollout
 from lockstep.core.world import WorldSpec
 from lockstep.learners.actor_critic import CRITIC
 from lockstep.learners.config import MADDPGConfig
 from lockstep.learners.deterministic import NUMBERS, Means, for_critic, means
 from lockstep.learners.replay import Past, Transitions
-from lockstep.nets.joint_critic import JointCritic
+from lockstep.nets.joint_critic import OwnCritic, TeamCritic
 from lockstep.nets.packing import Pack
 from lockstep.nets.policy import Policy, joint
 
@@ -22,9 +23,10 @@ Packs = Mapping[str, Pack]
 
 
 class JointQ:
-    """One deterministic policy for each role, one Q of all decisions, and copies that lag behind.
+    """A deterministic policy for each role, a critic of all decisions, and copies that lag behind.
 
-    Agents of a role share its policy, so a role's loss moves all of its agents at once.
+    Agents of a role share its policy, so a role's loss moves all of its agents at once. The critic
+    says `judged` numbers: a Q for each agent, role by role, or one for the team.
     """
 
     def __init__(
@@ -38,6 +40,8 @@ class JointQ:
     ) -> None:
         self.config, self.spec, self.seeds = config, spec, tuple(seeds)
         self.device, self.dtype = device, dtype
+        self.own = config.critic == "own"
+        self.judged = sum(role.agents for role in spec.roles) if self.own else 1
         self.packs, self.targets = self._networks(), self._networks()
         for target in self.targets.values():
             target.weights.requires_grad_(False)
@@ -54,7 +58,8 @@ class JointQ:
             )
             for role in self.spec.roles
         }
-        builds[CRITIC] = partial(JointCritic, self.spec, hidden=self.config.hidden_critic)
+        critic = OwnCritic if self.own else TeamCritic
+        builds[CRITIC] = partial(critic, self.spec, hidden=self.config.hidden_critic)
         return {name: self._pack(name, build) for name, build in builds.items()}
 
     def _pack(self, name: str, build: Callable[[], nn.Module]) -> Pack:
@@ -76,40 +81,67 @@ class JointQ:
         flat = {name: x.squeeze(1) for name, x in mean.items()}
         return for_critic(self.spec.role(role), flat, obs.acts)
 
-    def _q(self, packs: Packs, state: Tensor, action: Mapping[str, Tensor]) -> Tensor:
-        """Q of `[P, B, ...]`, as `[P, B]`."""
-        value: Tensor = packs[CRITIC](state, tuple(action[role.name] for role in self.spec.roles))
+    def _q(
+        self,
+        packs: Packs,
+        state: Tensor,
+        action: Mapping[str, Tensor],
+        obs: Mapping[str, Observation],
+        *,
+        of: Sequence[str],
+    ) -> Tensor:
+        """Q `[P, B, Q]` of the agents of the roles `of`, or of the team."""
+        value: Tensor = packs[CRITIC](state, dict(action), {name: _flat(obs[name]) for name in of})
         return value
 
+    @property
+    def _roles(self) -> tuple[str, ...]:
+        return tuple(role.name for role in self.spec.roles)
+
+    def rewards(self, rollout: Rollout) -> Tensor:
+        """What Q is to foretell, `[T, L, Q]`: each agent's reward, or the team's.
+
+        The team's is the mean over roles, of which each is the mean of its agents.
+        """
+        every = [rollout.roles[name].reward for name in self._roles]  # each [T, L, A]
+        if self.own:
+            return torch.cat(every, dim=-1)
+        return torch.stack([x.mean(dim=-1) for x in every]).mean(dim=0).unsqueeze(-1)
+
     def q_loss(self, drawn: Transitions, discount: Tensor) -> tuple[Tensor, Tensor]:
-        """Half the squared temporal-difference error, and the mean of Q; each `[P]`."""
+        """Half the mean squared temporal-difference error, and the mean of Q; each `[P]`."""
         past = drawn.past
-        value = self._q(self.packs, past.state, past.action)  # [P, B]
+        value = self._q(self.packs, past.state, past.action, past.obs, of=self._roles)  # [P, B, Q]
         assert value.shape == past.reward.shape
         miss = (value - self.bellman_target(drawn, discount)) ** 2
-        return 0.5 * miss.mean(dim=1), value.mean(dim=1)
+        return 0.5 * miss.mean(dim=(1, 2)), value.mean(dim=(1, 2))
 
     @torch.no_grad()
     def bellman_target(self, drawn: Transitions, discount: Tensor) -> Tensor:
-        """What Q should have said, `[P, B]`: the reward and what the targets promise after it.
+        """What Q should have said, `[P, B, Q]`: the reward and what the targets promise after it.
 
         A terminated row promises nothing; a truncated one what its state before the reset does.
         """
-        past = drawn.past
-        action = {
-            name: self._decided(self.targets, name, obs) for name, obs in drawn.next_obs.items()
-        }
-        promised = self._q(self.targets, drawn.next_state, action)
-        later = discount.unsqueeze(-1) ** past.elapsed  # [P, B]
-        return past.reward + later * torch.where(past.terminated, 0.0, promised)
+        past, obs = drawn.past, drawn.next_obs
+        action = {name: self._decided(self.targets, name, seen) for name, seen in obs.items()}
+        promised = self._q(self.targets, drawn.next_state, action, obs, of=self._roles)
+        later = (discount.unsqueeze(-1) ** past.elapsed).unsqueeze(-1)  # [P, B, 1]
+        return past.reward + later * torch.where(past.terminated.unsqueeze(-1), 0.0, promised)
 
     def policy_loss(self, role: str, past: Past) -> Tensor:
         """How little Q makes of the role's own decisions beside the others' stored ones, `[P]`."""
-        own = self._decided(self.packs, role, past.obs[role])
-        return -self._q(self.packs, past.state, past.action | {role: own}).mean(dim=1)
+        action = past.action | {role: self._decided(self.packs, role, past.obs[role])}
+        return -self._q(self.packs, past.state, action, past.obs, of=(role,)).mean(dim=(1, 2))
 
     @torch.no_grad()
     def follow(self, tau: Tensor) -> None:
         """Moves every target a share `tau [P]` of the way to the weights it follows."""
         for name, target in self.targets.items():
             target.weights.lerp_(self.packs[name].weights, tau.unsqueeze(-1))
+
+
+def _flat(obs: Observation) -> Tensor:
+    """What an agent sees as one vector, `[..., A, O]`."""
+    lead = obs.acts.ndim
+    seen = (*obs.features.values(), *obs.entities.values())
+    return torch.cat([x.unsqueeze(-1).flatten(lead) for x in seen], dim=-1)

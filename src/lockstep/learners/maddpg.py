@@ -26,7 +26,6 @@ from lockstep.learners.config import MADDPGConfig
 from lockstep.learners.deterministic import check, chosen, explored, for_critic, gap
 from lockstep.learners.joint_q import JointQ
 from lockstep.learners.replay import Past, Replay, unique_share
-from lockstep.nets.joint_critic import JointCritic
 from lockstep.nets.packing import Adam, clip_by_norm
 
 ACTION_LIMIT = {"fp32": 2e-5, "tf32": 2e-2}
@@ -34,7 +33,7 @@ ACTION_LIMIT = {"fp32": 2e-5, "tf32": 2e-2}
 
 
 class MADDPG:
-    """P members: one deterministic policy for each role, one Q for all, and targets of both."""
+    """P members: one deterministic policy for each role, a central critic, and targets of both."""
 
     def __init__(
         self,
@@ -68,6 +67,7 @@ class MADDPG:
             rows=config.rows,
             device=device,
             dtype=dtype,
+            rewards=self.nets.judged,
         )
         self._numbers = {name: self._per_member(name) for name in config.variable}
         self._everyone = torch.ones(self.members, dtype=torch.bool, device=device)
@@ -103,7 +103,7 @@ class MADDPG:
             steps=self.config.steps,
             lanes=self.members * self.config.lanes,
             device=self.device,
-            critic=JointCritic.inputs,
+            critic=("state",),
             dtype=self.dtype,
         )
 
@@ -134,8 +134,9 @@ class MADDPG:
         decision = {name: x.flatten(0, 2) for name, x in mean.items()}  # [L, A, n]
         if not deterministic:
             sigma = self.sigma.repeat_interleave(len(starts) // self.members)  # [L]
+            epsilon = self._numbers["epsilon"].repeat_interleave(len(starts) // self.members)
             draw = streams.draw(f"act/{role}")
-            decision = explored(spec, decision, observation, draw, sigma)
+            decision = explored(spec, decision, observation, draw, sigma, epsilon)
         none = torch.zeros(observation.acts.shape, dtype=self.dtype, device=self.device)
         action = chosen(spec, decision, observation)
         return Decision(action=action, log_prob=none, entropy=none, memory=memory)
@@ -177,7 +178,10 @@ class MADDPG:
         T, L = rollout.clock.shape
         streams = Streams(self._keys.repeat(T))
         streams.step.copy_(rollout.clock.flatten())
-        sigma = self.sigma.repeat_interleave(self.config.lanes).repeat(T)  # [T * L]
+        sigma, epsilon = (
+            x.repeat_interleave(self.config.lanes).repeat(T)  # [T * L]
+            for x in (self.sigma, self._numbers["epsilon"])
+        )
         by_member = members_first(self.members)
         decided, gaps = {}, {}
         for role in self.spec.roles:
@@ -185,7 +189,7 @@ class MADDPG:
             flat = rows.obs.map(lambda x: x.flatten(0, 1))  # [T * L, A, ...]
             mean = self.nets.means(self.nets.packs, role.name, rows.obs.map(by_member))
             mean = {n: x.movedim(0, 1).flatten(0, 2) for n, x in mean.items()}  # [T * L, A, n]
-            noisy = explored(role, mean, flat, streams.draw(f"act/{role.name}"), sigma)
+            noisy = explored(role, mean, flat, streams.draw(f"act/{role.name}"), sigma, epsilon)
             action = {name: x.flatten(0, 1) for name, x in rows.action.items()}
             gaps[role.name] = gap(role, noisy, action, flat).unflatten(0, (T, L))
             together = for_critic(role, noisy, flat.acts).unflatten(0, (T, L))
@@ -218,13 +222,12 @@ class MADDPG:
     def _push(self, rollout: Rollout, decided: dict[str, Tensor]) -> None:
         """Keeps the rollout's transitions; the last row waits for what follows it."""
         by_member = members_first(self.members)
-        shares = [rows.reward.mean(dim=-1) for rows in rollout.roles.values()]  # each [T, L]
         self.replay.push(
             Past(
                 obs={name: rows.obs.map(by_member) for name, rows in rollout.roles.items()},
                 action=decided,
                 state=by_member(rollout.critic["all"]["state"]),
-                reward=by_member(torch.stack(shares).mean(dim=0)),
+                reward=by_member(self.nets.rewards(rollout)),
                 elapsed=by_member(rollout.elapsed),
                 terminated=by_member(rollout.terminated),
                 truncated=by_member(rollout.truncated),

@@ -23,7 +23,7 @@ class Past:
     obs: dict[str, Observation]  # role -> [..., A, ...]
     action: dict[str, Tensor]  # role -> [..., A, U], as the critic reads it
     state: Tensor  # [..., S]
-    reward: Tensor  # of the team
+    reward: Tensor  # [..., Q], what the critic is to foretell
     elapsed: Tensor
     terminated: Tensor  # bool
     truncated: Tensor  # bool
@@ -72,6 +72,7 @@ class Replay:
         rows: int,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
+        rewards: int = 1,
     ) -> None:
         self.rows, self.lanes = rows, lanes
         one = allocate(spec, steps=1, lanes=1, device=device, critic=("state",), dtype=dtype)
@@ -89,7 +90,7 @@ class Replay:
                 for name, role in one.roles.items()
             },
             state=ring(one.critic["all"]["state"]),
-            reward=ring(one.elapsed),
+            reward=ring(one.elapsed.unsqueeze(-1).expand(-1, -1, rewards)),
             elapsed=ring(one.elapsed),
             terminated=ring(one.terminated),
             truncated=ring(one.truncated),

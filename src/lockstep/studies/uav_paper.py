@@ -33,8 +33,14 @@ GRADIENT_STEPS = 0.2
 would be a natural reading and take two thirds of the time of the whole study; the public code
 of the paper makes one for each 300."""
 
+EPSILON = 0.2
+"""Share of agents that decide at random while MADDPG trains; without it policies end where nothing
+is sent to a UAV (see its page)."""
+
 SMOKE_STEPS = 600
 """Steps of a trial in the short version: two updates."""
+SMOKE_REPLAY = {"learner.warm_up": 100, "learner.updates_per_step": 1 / 300}
+"""MADDPG there: a gradient step in each of them."""
 
 _WEIGHTS = {
     "reference": (0.0, 0.002, 0.004, 0.006, 0.008, 0.009),
@@ -84,6 +90,7 @@ def trained(
     config = replace(preset("uav-mec", scenario="paper", learner=learner), total_steps=steps)
     if learner == LEARNERS[MADDPG]:
         config = setting(config, "learner.updates_per_step", gradient_steps)
+        config = setting(config, "learner.epsilon", EPSILON)
     for name, value in world.items():
         config = setting(config, f"world.{name}", value)
     return config
@@ -101,7 +108,11 @@ class _Ask:
 
     def config(self, learner: str, **world: float) -> TrainConfig:
         steps = min(self.steps, SMOKE_STEPS) if self.smoke else self.steps
-        return trained(learner, steps=steps, gradient_steps=self.gradient_steps, **world)
+        config = trained(learner, steps=steps, gradient_steps=self.gradient_steps, **world)
+        if self.smoke and learner == LEARNERS[MADDPG]:
+            for name, value in SMOKE_REPLAY.items():
+                config = setting(config, name, value)
+        return config
 
     def learners(self, *, but: str = "", **world: float) -> dict[str, TrainConfig]:
         """Every learner as a series."""

@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from lockstep.learners.actor_critic import CRITIC
 from lockstep.learners.config import MADDPGConfig
 from lockstep.learners.deterministic import chosen, explored, for_critic, gap
 from lockstep.learners.maddpg import MADDPG
+from lockstep.nets.joint_critic import TeamCritic
 from lockstep.worlds import registry as worlds
 from lockstep.worlds.uav_mec.config import SCENARIOS
 from tests.toys import Masked, Match, Pool, Toy
@@ -103,6 +105,17 @@ def test_numbers_whose_best_values_are_known_are_learned() -> None:
     assert (side.regret() < 0.006).all()
 
 
+def test_an_agent_among_many_learns_from_its_own_reward() -> None:
+    """Of the mean of twelve rewards its decision moves a twelfth."""
+    learned = {}
+    for critic in ("own", "team"):
+        side = Side(partial(Match, agents=12), replace(QUICK, sigma=0.3, critic=critic), seeds=(3,))
+        side.train(12)
+        learned[critic] = side.regret()
+    assert (learned["own"] < 0.02).all()
+    assert (learned["team"] > 3 * learned["own"]).all()
+
+
 def test_labels_whose_best_choice_is_known_are_learned() -> None:
     side = Side(Larger, replace(QUICK, sigma=2.0))
     before = side.regret()
@@ -119,13 +132,16 @@ def constant_targets(side: Side) -> MADDPG:
         for flat in critic.weights:
             views = dict(zip((x[0] for x in critic._layout), critic._split(flat), strict=True))
             flat.zero_()
-            views["head.bias"].fill_(10.0)
+            for name in views:
+                if name.startswith("head.") and name.endswith("bias"):
+                    views[name].fill_(10.0)
     return learner
 
 
+@pytest.mark.parametrize("critic", ["own", "team"])
 @pytest.mark.parametrize("truncates", [False, True])
-def test_a_death_promises_nothing_and_a_cut_from_outside_does(truncates: bool) -> None:
-    side = Side(partial(Match, horizon=3, truncates=truncates))
+def test_a_death_promises_nothing_and_a_cut_from_outside_does(truncates: bool, critic: Any) -> None:
+    side = Side(partial(Match, horizon=3, truncates=truncates), replace(SMALL, critic=critic))
     side.train(2)
     learner = constant_targets(side)
     place = torch.arange(int(learner.replay.drawable) * SMALL.lanes).expand(2, -1)
@@ -133,8 +149,8 @@ def test_a_death_promises_nothing_and_a_cut_from_outside_does(truncates: bool) -
     ends = drawn.past.truncated if truncates else drawn.past.terminated
     assert ends.double().mean() == pytest.approx(1 / 3, abs=0.05)
     target = learner.nets.bellman_target(drawn, torch.tensor([0.9, 0.5]))
-    promise = torch.tensor([[9.0], [5.0]]).expand_as(target)
-    expected = promise if truncates else torch.where(ends, 0.0, promise)
+    promise = torch.tensor([9.0, 5.0]).view(2, 1, 1).expand_as(target)
+    expected = promise if truncates else torch.where(ends.unsqueeze(-1), 0.0, promise)
     torch.testing.assert_close(target - drawn.past.reward, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -148,13 +164,16 @@ def test_a_step_of_more_time_discounts_more() -> None:
     assert (target - drawn.past.reward).flatten().tolist() == pytest.approx([5.0, 1.25], abs=1e-5)
 
 
-def test_the_replay_keeps_what_happened_and_what_the_team_got() -> None:
-    side = Side(TINY_UAV)
+@pytest.mark.parametrize("critic", ["own", "team"])
+def test_the_replay_keeps_what_happened_and_what_the_critic_foretells(critic: Any) -> None:
+    side = Side(TINY_UAV, replace(SMALL, critic=critic))
     side.train(1)
     rollout, kept = side.rollout, side.learner.replay.kept
-    pay = [rows.reward.mean(dim=-1) for rows in rollout.roles.values()]
-    team = (pay[0] + pay[1]) / 2  # every role counts alike, however many agents it has
-    by_member = team.unflatten(1, (2, SMALL.lanes)).transpose(0, 1)  # [P, T, N]
+    each = [rows.reward for rows in rollout.roles.values()]  # [T, L, A]
+    # Of the team every role counts alike, however many agents it has.
+    team = sum(reward.mean(dim=-1, keepdim=True) for reward in each) / 2
+    told = torch.cat(each, dim=-1) if critic == "own" else team
+    by_member = told.unflatten(1, (2, SMALL.lanes)).transpose(0, 1)  # [P, T, N, Q]
     torch.testing.assert_close(kept.reward[:, : SMALL.steps], by_member)
     for role in side.world.spec.roles:
         numbers = rollout.roles[role.name].action
@@ -181,6 +200,11 @@ def test_gradient_steps_are_made_for_each_environment_step() -> None:
     side.train(3)  # the first update warms up
     for adam in side.learner.optimizers.values():
         assert adam.steps.tolist() == [12.0, 12.0]  # 2 updates of 24 / 4
+
+
+def test_the_critic_of_the_team_is_as_large_as_the_papers() -> None:
+    critic = TeamCritic(worlds.build(SCENARIOS["paper"], lanes=1).spec, hidden=256)
+    assert sum(x.numel() for x in critic.parameters()) == 649_985
 
 
 def test_a_batch_is_of_one_member_and_targets_follow_by_tau() -> None:
@@ -230,8 +254,9 @@ def test_members_learn_from_their_own_replay_as_they_do_alone() -> None:
 
 def test_members_that_differ_in_numbers_learn_as_they_do_alone() -> None:
     vary = {"lr_actor": (1e-4, 1e-2), "sigma": (0.2, 0.4), "discount": (0.5, 0.9)}
+    vary["epsilon"] = (0.0, 0.3)
     pack = Side(Match, SMALL, (1, 5), vary=vary)
-    own = replace(SMALL, lr_actor=1e-2, sigma=0.4, discount=0.9)
+    own = replace(SMALL, lr_actor=1e-2, sigma=0.4, discount=0.9, epsilon=0.3)
     alone = Side(Match, own, (5,))
     for _ in range(2):
         (together,), (one,) = pack.train(), alone.train()
@@ -275,22 +300,30 @@ def test_noise_has_its_deviation_and_stays_within_bounds_and_choices() -> None:
     pick = torch.tensor([0.2, 0.5, 0.0, 0.3]).expand(L, 1, 4)
     mean = {"number": torch.full((L, 1, 1), 0.5), "pick": pick}
     draw = Streams(lane_keys([0], lanes=L)).draw("noise")
-    sigma = torch.full((L,), 0.1)
-    found = explored(role, mean, obs, draw, sigma)
+    sigma, never = torch.full((L,), 0.1), torch.zeros(L)
+    found = explored(role, mean, obs, draw, sigma, never)
     assert float(found["number"].std()) == pytest.approx(0.1, rel=0.05)
     assert float(found["number"].mean()) == pytest.approx(0.5, abs=0.01)
     # A quarter of it on probabilities, seen where nothing is clipped, before they add up to 1.
     ratio = (found["pick"][..., 1] / found["pick"][..., 3]).log()
     assert float(ratio.std()) == pytest.approx(math.hypot(0.025 / 0.5, 0.025 / 0.3), rel=0.1)
-    wide = explored(role, mean, obs, draw, torch.full((L,), 5.0))
+    wide = explored(role, mean, obs, draw, torch.full((L,), 5.0), never)
     assert wide["number"].min() >= 0
     assert wide["number"].max() <= 1
     assert (wide["pick"] >= 0).all()
     assert (wide["pick"][..., 2] == 0).all()
     torch.testing.assert_close(wide["pick"].sum(dim=-1), torch.ones(L, 1))
     assert (chosen(role, wide, obs)["pick"] != 2).all()
-    none = explored(role, mean, obs, draw, torch.zeros(L))
+    none = explored(role, mean, obs, draw, torch.zeros(L), never)
     torch.testing.assert_close(none, mean)
+    some = explored(role, mean, obs, draw, torch.zeros(L), torch.full((L,), 0.25))
+    astray = some["number"].flatten() != 0.5
+    assert float(astray.double().mean()) == pytest.approx(0.25, abs=0.03)
+    assert float(some["number"].flatten()[astray].std()) == pytest.approx(12**-0.5, rel=0.05)
+    assert torch.equal((some["pick"] != pick).any(dim=-1).flatten(), astray)  # in all it decides
+    taken = chosen(role, some, obs)["pick"].flatten()[astray]
+    shares = torch.bincount(taken, minlength=4) / len(taken)
+    torch.testing.assert_close(shares, torch.tensor([1.0, 1.0, 0.0, 1.0]) / 3, atol=0.05, rtol=0)
 
 
 def test_agents_that_wait_are_silent_to_the_critic_and_to_the_audit() -> None:

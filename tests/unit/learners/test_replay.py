@@ -33,7 +33,7 @@ def numbered(first: int, steps: int = STEPS, *, final: bool = False) -> Past:
         obs={"player": Observation(features={"obs": wide(0.25).unsqueeze(-2)}, acts=acts)},
         action={"player": (name + 0.5).view(*name.shape, 1, 1)},
         state=wide(0.0),
-        reward=name.clone(),
+        reward=name.unsqueeze(-1),
         elapsed=torch.ones_like(name),
         terminated=never,
         truncated=never.clone(),
@@ -56,7 +56,7 @@ def test_the_ring_holds_the_newest_rows_and_what_each_led_to(pushes: int) -> Non
     found = kept.read(places(kept))
     for member in range(MEMBERS):
         names = [10_000.0 * member + 10 * row + lane for row in rows for lane in range(LANES)]
-        assert found.past.reward[member].tolist() == names
+        assert found.past.reward[member].flatten().tolist() == names
         assert found.past.state[member, :, 0].tolist() == names
         assert found.past.action["player"][member, :, 0, 0].tolist() == [x + 0.5 for x in names]
         assert found.next_state[member, :, 0].tolist() == [x + 10 for x in names]
@@ -83,7 +83,7 @@ def test_a_row_that_was_cut_off_leads_to_its_state_before_the_reset() -> None:
     assert found.next_state[0, at].tolist() == [12.75, 12.75]
     assert found.next_obs["player"].features["obs"][0, at].flatten().tolist() == [12.25, 12.25]
     others = [place for place in range(3 * LANES) if place != at]
-    assert torch.equal(found.next_state[0, others, 0], found.past.reward[0, others] + 10)
+    assert torch.equal(found.next_state[0, others, 0], found.past.reward[0, others, 0] + 10)
     assert torch.equal(found.next_state[1, :, 0], found.past.reward[1] + 10)  # another member's
 
 

@@ -72,6 +72,16 @@ def test_every_curve_that_was_read_from_the_paper_is_a_point(reference: Study):
         assert {point.series for point in shown.points} == set(curves)
 
 
+def test_the_short_version_learns_with_every_learner():
+    for trial in study(smoke=True).trials():
+        learner = trial.config.learner
+        if trial.config.algorithm == "maddpg":
+            collected = learner.lanes * learner.steps
+            assert learner.warm_up + learner.lanes <= collected  # the newest row cannot be drawn
+            assert learner.gradient_steps == 1
+            assert trial.config.total_steps == 2 * collected
+
+
 def test_without_twin_means_a_deviation_of_one_half(reference: Study):
     for point in reference.figure("fig12").points:
         world = point.trials[0].config.world
