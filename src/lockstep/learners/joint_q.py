@@ -82,16 +82,10 @@ class JointQ:
         return for_critic(self.spec.role(role), flat, obs.acts)
 
     def _q(
-        self,
-        packs: Packs,
-        state: Tensor,
-        action: Mapping[str, Tensor],
-        obs: Mapping[str, Observation],
-        *,
-        of: Sequence[str],
+        self, packs: Packs, state: Tensor, action: Mapping[str, Tensor], own: Mapping[str, Tensor]
     ) -> Tensor:
-        """Q `[P, B, Q]` of the agents of the roles `of`, or of the team."""
-        value: Tensor = packs[CRITIC](state, dict(action), {name: _flat(obs[name]) for name in of})
+        """Q `[P, B, Q]` of the agents of the roles in `own`, or of the team."""
+        value: Tensor = packs[CRITIC](state, dict(action), dict(own))
         return value
 
     @property
@@ -111,7 +105,8 @@ class JointQ:
     def q_loss(self, drawn: Transitions, discount: Tensor) -> tuple[Tensor, Tensor]:
         """Half the mean squared temporal-difference error, and the mean of Q; each `[P]`."""
         past = drawn.past
-        value = self._q(self.packs, past.state, past.action, past.obs, of=self._roles)  # [P, B, Q]
+        own = {name: _own(past.obs[name], past.action[name]) for name in self._roles}
+        value = self._q(self.packs, past.state, past.action, own)  # [P, B, Q]
         assert value.shape == past.reward.shape
         miss = (value - self.bellman_target(drawn, discount)) ** 2
         return 0.5 * miss.mean(dim=(1, 2)), value.mean(dim=(1, 2))
@@ -124,14 +119,21 @@ class JointQ:
         """
         past, obs = drawn.past, drawn.next_obs
         action = {name: self._decided(self.targets, name, seen) for name, seen in obs.items()}
-        promised = self._q(self.targets, drawn.next_state, action, obs, of=self._roles)
+        own = {name: _own(obs[name], action[name]) for name in self._roles}
+        promised = self._q(self.targets, drawn.next_state, action, own)
         later = (discount.unsqueeze(-1) ** past.elapsed).unsqueeze(-1)  # [P, B, 1]
         return past.reward + later * torch.where(past.terminated.unsqueeze(-1), 0.0, promised)
 
     def policy_loss(self, role: str, past: Past) -> Tensor:
-        """How little Q makes of the role's own decisions beside the others' stored ones, `[P]`."""
-        action = past.action | {role: self._decided(self.packs, role, past.obs[role])}
-        return -self._q(self.packs, past.state, action, past.obs, of=(role,)).mean(dim=(1, 2))
+        """How little Q makes of the role's own decisions beside the others' stored ones, `[P]`.
+
+        Where agents have a Q each, each one's decision is judged beside what all others did: what
+        it would mean for their rewards is not its policy's business.
+        """
+        decided = self._decided(self.packs, role, past.obs[role])
+        action = past.action if self.own else past.action | {role: decided}
+        own = {role: _own(past.obs[role], decided)}
+        return -self._q(self.packs, past.state, action, own).mean(dim=(1, 2))
 
     @torch.no_grad()
     def follow(self, tau: Tensor) -> None:
@@ -140,8 +142,8 @@ class JointQ:
             target.weights.lerp_(self.packs[name].weights, tau.unsqueeze(-1))
 
 
-def _flat(obs: Observation) -> Tensor:
-    """What an agent sees as one vector, `[..., A, O]`."""
+def _own(obs: Observation, decided: Tensor) -> Tensor:
+    """What an agent sees and decides as one vector, `[..., A, O + U]`."""
     lead = obs.acts.ndim
-    seen = (*obs.features.values(), *obs.entities.values())
+    seen = (*obs.features.values(), *obs.entities.values(), decided)
     return torch.cat([x.unsqueeze(-1).flatten(lead) for x in seen], dim=-1)

@@ -23,7 +23,7 @@ class TeamCritic(nn.Module):
         self,
         state: Tensor,
         action: Mapping[str, Tensor],
-        seen: Mapping[str, Tensor],  # noqa: ARG002 (no agent is judged by itself)
+        own: Mapping[str, Tensor],  # noqa: ARG002 (no agent is judged by itself)
     ) -> Tensor:
         """State `[B, S]` and each role's decisions `[B, A, U]`, to `[B, 1]`."""
         everything = _everything(state, action, self.names, self.head.weight.dtype)
@@ -46,19 +46,18 @@ class OwnCritic(nn.Module):
         self.head = nn.ModuleList(Dense(hidden, 1, gain=1.0) for _ in spec.roles)
 
     def forward(
-        self, state: Tensor, action: Mapping[str, Tensor], seen: Mapping[str, Tensor]
+        self, state: Tensor, action: Mapping[str, Tensor], own: Mapping[str, Tensor]
     ) -> Tensor:
-        """State `[B, S]`, each role's decisions `[B, A, U]`, and what agents of some roles see.
+        """State `[B, S]`, decisions by role `[B, A, U]`, own view and decision `[B, A, O + U]`.
 
-        Returns `[B, Q]`: those agents, role by role in the world's order.
+        Returns `[B, Q]`: the agents of the roles in `own`, role by role in the world's order.
         """
         dtype = self.common.weight.dtype
         common = self.common(_everything(state, action, self.names, dtype)).unsqueeze(-2)
         values = []
         for i, name in enumerate(self.names):
-            if name in seen:
-                own = torch.cat((seen[name].to(dtype), action[name].to(dtype)), dim=-1)
-                hidden = torch.relu(common + self.own[i](own))  # [B, A, Z]
+            if name in own:
+                hidden = torch.relu(common + self.own[i](own[name].to(dtype)))  # [B, A, Z]
                 values.append(self.head[i](self.body[i](hidden)).squeeze(-1))
         return torch.cat(values, dim=-1)
 

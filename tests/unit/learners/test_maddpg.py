@@ -233,6 +233,24 @@ def test_a_role_is_moved_by_its_own_decisions_alone() -> None:
     assert (gradient != 0).any(dim=1).all()
 
 
+def test_a_decision_is_judged_by_its_agents_own_q_alone() -> None:
+    """Where that does not read it, nothing pulls at the policy: not what it means for others."""
+    side = Side(TINY_UAV)
+    side.train(1)
+    nets = side.learner.nets
+    past = side.learner.replay.read(torch.arange(8).expand(2, -1)).past
+    for share in (1.0, 0.0):
+        critic = nets.packs[CRITIC]
+        with torch.no_grad():
+            for flat in critic.weights:
+                names = (name for name, *_ in critic._layout)
+                views = dict(zip(names, critic._split(flat), strict=True))
+                views["own.0.weight"].mul_(share)
+        loss = nets.policy_loss("mu", past).sum()
+        (gradient,) = torch.autograd.grad(loss, [nets.packs["mu"].weights])
+        assert bool((gradient != 0).any()) == bool(share)
+
+
 def test_members_learn_from_their_own_replay_as_they_do_alone() -> None:
     config = replace(SMALL, replay=60, updates_per_step=0.5)
     pack, alone = Side(Match, config, (1, 5, 9)), Side(Match, config, (5,))

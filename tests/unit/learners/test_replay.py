@@ -84,7 +84,8 @@ def test_a_row_that_was_cut_off_leads_to_its_state_before_the_reset() -> None:
     assert found.next_obs["player"].features["obs"][0, at].flatten().tolist() == [12.25, 12.25]
     others = [place for place in range(3 * LANES) if place != at]
     assert torch.equal(found.next_state[0, others, 0], found.past.reward[0, others, 0] + 10)
-    assert torch.equal(found.next_state[1, :, 0], found.past.reward[1] + 10)  # another member's
+    other = found.past.reward[1, :, 0]  # another member's
+    assert torch.equal(found.next_state[1, :, 0], other + 10)
 
 
 def test_every_transition_is_drawn_about_equally_often_and_no_other() -> None:
