@@ -123,8 +123,8 @@ class MADDPGConfig:
 
     actor: Literal["scorer", "mlp"] = "scorer"
     """Score entity rows with shared weights where the world offers them, or a plain MLP."""
-    critic: Literal["own", "team"] = "own"
-    """A Q for every agent, of its own reward, or one of the team's: the mean over roles."""
+    reward: Literal["own", "team"] = "own"
+    """What Q foretells: every agent's own reward, or the team's, which is the mean over roles."""
     hidden: int = 128
     """Width of the policies' hidden layers."""
     hidden_critic: int = 256

@@ -40,7 +40,7 @@ class JointQ:
     ) -> None:
         self.config, self.spec, self.seeds = config, spec, tuple(seeds)
         self.device, self.dtype = device, dtype
-        self.own = config.critic == "own"
+        self.own = config.reward == "own"
         self.judged = sum(role.agents for role in spec.roles) if self.own else 1
         self.packs, self.targets = self._networks(), self._networks()
         for target in self.targets.values():

@@ -108,10 +108,10 @@ def test_numbers_whose_best_values_are_known_are_learned() -> None:
 def test_an_agent_among_many_learns_from_its_own_reward() -> None:
     """Of the mean of twelve rewards its decision moves a twelfth."""
     learned = {}
-    for critic in ("own", "team"):
-        side = Side(partial(Match, agents=12), replace(QUICK, sigma=0.3, critic=critic), seeds=(3,))
+    for reward in ("own", "team"):
+        side = Side(partial(Match, agents=12), replace(QUICK, sigma=0.3, reward=reward), seeds=(3,))
         side.train(12)
-        learned[critic] = side.regret()
+        learned[reward] = side.regret()
     assert (learned["own"] < 0.02).all()
     assert (learned["team"] > 3 * learned["own"]).all()
 
@@ -138,10 +138,10 @@ def constant_targets(side: Side) -> MADDPG:
     return learner
 
 
-@pytest.mark.parametrize("critic", ["own", "team"])
+@pytest.mark.parametrize("reward", ["own", "team"])
 @pytest.mark.parametrize("truncates", [False, True])
-def test_a_death_promises_nothing_and_a_cut_from_outside_does(truncates: bool, critic: Any) -> None:
-    side = Side(partial(Match, horizon=3, truncates=truncates), replace(SMALL, critic=critic))
+def test_a_death_promises_nothing_and_a_cut_from_outside_does(truncates: bool, reward: Any) -> None:
+    side = Side(partial(Match, horizon=3, truncates=truncates), replace(SMALL, reward=reward))
     side.train(2)
     learner = constant_targets(side)
     place = torch.arange(int(learner.replay.drawable) * SMALL.lanes).expand(2, -1)
@@ -164,15 +164,15 @@ def test_a_step_of_more_time_discounts_more() -> None:
     assert (target - drawn.past.reward).flatten().tolist() == pytest.approx([5.0, 1.25], abs=1e-5)
 
 
-@pytest.mark.parametrize("critic", ["own", "team"])
-def test_the_replay_keeps_what_happened_and_what_the_critic_foretells(critic: Any) -> None:
-    side = Side(TINY_UAV, replace(SMALL, critic=critic))
+@pytest.mark.parametrize("reward", ["own", "team"])
+def test_the_replay_keeps_what_happened_and_what_q_foretells(reward: Any) -> None:
+    side = Side(TINY_UAV, replace(SMALL, reward=reward))
     side.train(1)
     rollout, kept = side.rollout, side.learner.replay.kept
     each = [rows.reward for rows in rollout.roles.values()]  # [T, L, A]
     # Of the team every role counts alike, however many agents it has.
     team = sum(reward.mean(dim=-1, keepdim=True) for reward in each) / 2
-    told = torch.cat(each, dim=-1) if critic == "own" else team
+    told = torch.cat(each, dim=-1) if reward == "own" else team
     by_member = told.unflatten(1, (2, SMALL.lanes)).transpose(0, 1)  # [P, T, N, Q]
     torch.testing.assert_close(kept.reward[:, : SMALL.steps], by_member)
     for role in side.world.spec.roles:
