@@ -251,12 +251,17 @@ class ActorCritic:
         }
 
     def _afresh(self, role: str, obs: Observation) -> Parameters:
-        """Distribution parameters for `[P, 1, n, 1, ...]` of agents that remember nothing."""
+        """Distribution parameters for `[P, 1, n, 1, ...]` of agents that remember nothing.
+
+        Of one type, whichever the networks' products come out in: a pack's may be another than a
+        member's alone.
+        """
         policy: Policy = self.policies[role].module  # type: ignore[assignment]
         P, _, n, A = obs.acts.shape
         memory = torch.zeros(P, n, A, policy.memory_size, dtype=self.dtype, device=self.device)
         starts = torch.ones(P, 1, n, dtype=torch.bool, device=self.device)
-        return self._parameters(role, obs, memory, starts)[0]
+        params, _ = self._parameters(role, obs, memory, starts)
+        return {name: x.to(self.dtype) for name, x in params.items()}
 
     @torch.no_grad()
     def value(self, state: Views) -> dict[str, Tensor]:

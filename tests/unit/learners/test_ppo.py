@@ -4,6 +4,7 @@ from functools import partial
 import pytest
 import torch
 
+from lockstep.learners.actor_critic import sliced
 from lockstep.learners.config import PPOConfig
 from tests.helpers import assemble, train
 from tests.toys import Masked, Match, Pool, Recall
@@ -44,6 +45,24 @@ def test_a_member_of_a_pack_of_four_learns_what_it_learns_alone(make, changes):
                 torch.testing.assert_close(
                     together[-1][name][member], value[0], rtol=1e-4, atol=1e-6
                 )
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_what_a_pack_saves_of_a_member_is_what_it_would_save_alone(precision):
+    """Mapped over members a product may come out in another type than alone."""
+    config = dataclasses.replace(CONFIG, precision=precision)
+    pack, *rest = assemble(Match, config, [3, 5])
+    train(pack, *rest, updates=1)
+    alone, *_ = assemble(Match, config, [5])
+    assert kinds(sliced(pack.state_dict(), 1)) == kinds(alone.state_dict())
+
+
+def kinds(tree, name=""):
+    """Type and shape of each tensor of a nested state, by its place in it."""
+    if isinstance(tree, torch.Tensor):
+        return {name: (tree.dtype, tree.shape)}
+    parts = [kinds(x, f"{name}/{key}") for key, x in tree.items()] if isinstance(tree, dict) else []
+    return {place: kind for part in parts for place, kind in part.items()}
 
 
 def test_a_kl_stop_of_one_member_leaves_the_others_as_they_were():
