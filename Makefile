@@ -18,6 +18,7 @@ export MALLOC_TOP_PAD_ ?= 67108864
 help:
 	@echo "make demo    train on a small scene, print a table, draw pictures (about three minutes)"
 	@echo "make test    the test suite, without what takes minutes or an accelerator"
+	@echo "make test-gpu  what needs an accelerator"
 	@echo "make check   lint, format, types, import contracts, documentation"
 	@echo "make docs    build the documentation into site/"
 	@echo "make bench   the speed benchmarks of docs/benchmarks.md (about ten minutes)"
@@ -40,7 +41,7 @@ test-slow: $(STAMP)
 
 # Without checks of types at run time, through which neither Triton nor torch.compile sees.
 test-gpu: $(STAMP)
-	$(RUN)/python -m pytest -q -ra -o addopts= tests/gpu
+	$(RUN)/python -m pytest -q -ra -o addopts= -m gpu
 
 check: lint types docs
 

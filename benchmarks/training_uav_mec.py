@@ -90,6 +90,7 @@ def main() -> None:
         "reference, eager": ("reference", False, {}),
         "reference, compiled": ("reference", True, {}),
         "reference, compiled, bf16": ("reference", True, {"precision": "bf16"}),
+        "paper, eager": ("paper", False, {}),
         "paper, compiled": ("paper", True, {}),
     }
     for name, (scenario, compile_, learner) in cases.items():

@@ -84,7 +84,8 @@ class RunFlags(StudyFlags):
     start_until: float = 0.0
     """Seconds after which no pack is begun any more, and the others come to their end. 0 never."""
     checkpoint_every: int = CHECKPOINT_EVERY
-    """Updates between checkpoints; a pack that is stopped writes one in any case."""
+    """Updates between checkpoints: what a pack loses at most when it is killed; four times as many
+    where it keeps a replay."""
     keep: Keep = "flights"
     """What is kept of a pack when its results are filed: the policies that figures of flights show,
     the policies of all trials, or whole runs with their checkpoints."""

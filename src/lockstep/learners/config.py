@@ -148,7 +148,7 @@ class MADDPGConfig:
     lr_critic: float = 3e-4
     """Adam step size of Q."""
     discount: float = 0.95
-    """Discount of the team's reward; the roles' own are not used."""
+    """Discount of the rewards that Q foretells; the roles' own discounts are not used."""
     tau: float = 0.005
     """Share of the weights that the target networks take over after each gradient step."""
     max_grad_norm: float = 10.0

@@ -26,7 +26,7 @@ class JointQ:
     """A deterministic policy for each role, a critic of all decisions, and copies that lag behind.
 
     Agents of a role share its policy, so a role's loss moves all of its agents at once. The critic
-    says `judged` numbers: a Q for each agent, role by role, or one for the team.
+    says `n_values` numbers: a Q for each agent, role by role, or one for the team.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class JointQ:
         self.config, self.spec, self.seeds = config, spec, tuple(seeds)
         self.device, self.dtype = device, dtype
         self.own = config.reward == "own"
-        self.judged = sum(role.agents for role in spec.roles) if self.own else 1
+        self.n_values = sum(role.agents for role in spec.roles) if self.own else 1
         self.packs, self.targets = self._networks(), self._networks()
         for target in self.targets.values():
             target.weights.requires_grad_(False)
@@ -82,10 +82,17 @@ class JointQ:
         return for_critic(self.spec.role(role), flat, obs.acts)
 
     def _q(
-        self, packs: Packs, state: Tensor, action: Mapping[str, Tensor], own: Mapping[str, Tensor]
+        self,
+        packs: Packs,
+        state: Tensor,
+        action: Mapping[str, Tensor],
+        obs: Mapping[str, Observation],
     ) -> Tensor:
-        """Q `[P, B, Q]` of the agents of the roles in `own`, or of the team."""
-        value: Tensor = packs[CRITIC](state, dict(action), dict(own))
+        """Q `[P, B, Q]` of what all agents did."""
+        views: tuple[dict[str, Tensor], ...] = ()
+        if self.own:
+            views = ({name: _flat(obs[name]) for name in self._roles}, {})
+        value: Tensor = packs[CRITIC](state, dict(action), *views)
         return value
 
     @property
@@ -105,8 +112,7 @@ class JointQ:
     def q_loss(self, drawn: Transitions, discount: Tensor) -> tuple[Tensor, Tensor]:
         """Half the mean squared temporal-difference error, and the mean of Q; each `[P]`."""
         past = drawn.past
-        own = {name: _own(past.obs[name], past.action[name]) for name in self._roles}
-        value = self._q(self.packs, past.state, past.action, own)  # [P, B, Q]
+        value = self._q(self.packs, past.state, past.action, past.obs)  # [P, B, Q]
         assert value.shape == past.reward.shape
         miss = (value - self.bellman_target(drawn, discount)) ** 2
         return 0.5 * miss.mean(dim=(1, 2)), value.mean(dim=(1, 2))
@@ -119,21 +125,23 @@ class JointQ:
         """
         past, obs = drawn.past, drawn.next_obs
         action = {name: self._decided(self.targets, name, seen) for name, seen in obs.items()}
-        own = {name: _own(obs[name], action[name]) for name in self._roles}
-        promised = self._q(self.targets, drawn.next_state, action, own)
+        promised = self._q(self.targets, drawn.next_state, action, obs)
         later = (discount.unsqueeze(-1) ** past.elapsed).unsqueeze(-1)  # [P, B, 1]
         return past.reward + later * torch.where(past.terminated.unsqueeze(-1), 0.0, promised)
 
     def policy_loss(self, role: str, past: Past) -> Tensor:
         """How little Q makes of the role's own decisions beside the others' stored ones, `[P]`.
 
-        Where agents have a Q each, each one's decision is judged beside what all others did: what
-        it would mean for their rewards is not its policy's business.
+        Where agents have a Q each, it is asked of each agent's decision beside what all others did:
+        what it means for the others' rewards is not its policy's business.
         """
         decided = self._decided(self.packs, role, past.obs[role])
-        action = past.action if self.own else past.action | {role: decided}
-        own = {role: _own(past.obs[role], decided)}
-        return -self._q(self.packs, past.state, action, own).mean(dim=(1, 2))
+        if not self.own:
+            together = past.action | {role: decided}
+            return -self._q(self.packs, past.state, together, past.obs).mean(dim=(1, 2))
+        seen = {role: _flat(past.obs[role])}
+        value: Tensor = self.packs[CRITIC](past.state, past.action, seen, {role: decided})
+        return -value.mean(dim=(1, 2))
 
     @torch.no_grad()
     def follow(self, tau: Tensor) -> None:
@@ -142,8 +150,8 @@ class JointQ:
             target.weights.lerp_(self.packs[name].weights, tau.unsqueeze(-1))
 
 
-def _own(obs: Observation, decided: Tensor) -> Tensor:
-    """What an agent sees and decides as one vector, `[..., A, O + U]`."""
+def _flat(obs: Observation) -> Tensor:
+    """What an agent sees as one vector, `[..., A, O]`."""
     lead = obs.acts.ndim
-    seen = (*obs.features.values(), *obs.entities.values(), decided)
+    seen = (*obs.features.values(), *obs.entities.values())
     return torch.cat([x.unsqueeze(-1).flatten(lead) for x in seen], dim=-1)

@@ -67,7 +67,7 @@ class MADDPG:
             rows=config.rows,
             device=device,
             dtype=dtype,
-            rewards=self.nets.judged,
+            rewards=self.nets.n_values,
         )
         self._numbers = {name: self._per_member(name) for name in config.variable}
         self._everyone = torch.ones(self.members, dtype=torch.bool, device=device)

@@ -92,7 +92,12 @@ def _from_file(path: Path) -> ModuleType:
 
 def _check_free(name: str, path: Path) -> None:
     """Refuses a file under whose name Python would find another module; a study may be replaced."""
-    spec = None if name in _READ else importlib.util.find_spec(name)
+    if name in _READ:
+        return
+    try:
+        spec = importlib.util.find_spec(name)
+    except ValueError:  # __main__ has none
+        raise BadInput(f"{path} must not have the name of the module {name}; rename it") from None
     if spec is not None and spec.origin and Path(spec.origin).resolve() != path.resolve():
         raise BadInput(
             f"{path} must not have the name of the module {name} ({spec.origin}); rename it"
@@ -105,14 +110,16 @@ def _importable(name: str, module: ModuleType, *, beside: Path) -> Iterator[None
 
     A world that it brings is looked up by the name of its module.
     """
-    paths, folder = list(sys.path), str(beside.resolve())
+    paths, folder, before = list(sys.path), str(beside.resolve()), sys.modules.get(name)
     sys.modules[name] = module
     if folder not in paths:
-        sys.path.insert(0, folder)
+        sys.path.append(folder)  # what lies there must not stand in for a library
     try:
         yield
     except BaseException:
-        sys.modules.pop(name, None)
+        del sys.modules[name]
+        if before is not None:
+            sys.modules[name] = before
         sys.path[:] = paths
         raise
     _READ.add(name)

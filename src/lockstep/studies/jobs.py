@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
-from lockstep.errors import LockstepError
-
 log = logging.getLogger(__name__)
 
 LOOK_EVERY = 0.25
@@ -197,7 +195,7 @@ class Driver:
                 if failure is not None:
                     self._end(grace=self._grace(), told=failure.name)
                     return Outcome(failure=failure)
-        except LockstepError:  # as when a job cannot be started, which is no fault of the others
+        except Exception:  # as when a job cannot be started, which is no fault of the others
             self._end(grace=self._grace())
             raise
         finally:

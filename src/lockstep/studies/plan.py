@@ -39,8 +39,8 @@ GPU = Rate(source="one H200", cost_per_s={"": 34e6}, update_s=0.079)
 """As benchmarks have it for AB-MAPPO in the UAV paper's scene: graphs, nothing compiled."""
 GPU_COMPILED = Rate(source="one H200 with --compile on", cost_per_s={"": 62e6}, update_s=0.026)
 """The same with everything compiled, less the time for compiling."""
-CPU = Rate(source="one CPU thread", cost_per_s={"": 50e3})
-"""Without either, for a member alone."""
+CPU = Rate(source="one CPU thread", cost_per_s={"": 36e3})
+"""The same for a member alone, with nothing compiled."""
 TYPICAL = (GPU, GPU_COMPILED, CPU)
 
 

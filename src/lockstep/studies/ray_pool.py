@@ -23,6 +23,7 @@ GRACE = 60.0
 """Seconds in which a job that was asked to stop may write its checkpoint, unless Ray insists."""
 LAST = 10.0
 """Seconds in which Ray may say that a task which it was to kill is gone."""
+_ANSWER = 120.0  # seconds in which a GPU must come free to be asked
 REACH = 10.0
 """Seconds in which somebody must answer at an address; Ray itself would ask for many minutes."""
 
@@ -177,7 +178,12 @@ class RayPool:
         """Free bytes of one GPU: they are taken to be alike."""
         ask = self._ray.remote(num_gpus=1, max_calls=1)(budget.gpu_free)
         try:
-            return float(self._ray.get(ask.remote()))
+            return float(self._ray.get(ask.remote(), timeout=_ANSWER))
+        except self._ray.exceptions.GetTimeoutError as error:
+            raise BadInput(
+                f"no GPU of the Ray cluster was free for {_ANSWER:g} s to say how much memory it "
+                "has; wait for other work there, or use --device cpu"
+            ) from error
         except self._ray.exceptions.RayTaskError as error:
             raise BadInput(_line(error.cause)) from error
 
@@ -205,7 +211,7 @@ def _reach(address: str) -> None:
     """BadInput or OSError unless somebody answers at an address; auto is for Ray to find."""
     if address == "auto":
         return
-    host, _, port = address.removeprefix("ray://").rpartition(":")
+    host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise BadInput(f"ray_address must be auto or HOST:PORT, got {address}")
     socket.create_connection((host.strip("[]"), int(port)), timeout=REACH).close()

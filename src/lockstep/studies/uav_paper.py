@@ -34,8 +34,8 @@ would be a natural reading and take two thirds of the time of the whole study; t
 of the paper makes one for each 300."""
 
 EPSILON = 0.2
-"""Share of agents that decide at random while MADDPG trains; without it policies end where nothing
-is sent to a UAV (see its page)."""
+"""Share of agents that decide at random while MADDPG trains, so that what policies have given up is
+still seen (see its page)."""
 
 SMOKE_STEPS = 600
 """Steps of a trial in the short version: two updates."""

@@ -21,6 +21,7 @@ from lockstep.learners import registry
 from lockstep.learners.actor_critic import CRITIC
 from lockstep.learners.config import MADDPGConfig
 from lockstep.learners.deterministic import chosen, explored, for_critic, gap
+from lockstep.learners.joint_q import _flat
 from lockstep.learners.maddpg import MADDPG
 from lockstep.nets.joint_critic import TeamCritic
 from lockstep.worlds import registry as worlds
@@ -233,22 +234,24 @@ def test_a_role_is_moved_by_its_own_decisions_alone() -> None:
     assert (gradient != 0).any(dim=1).all()
 
 
-def test_a_decision_is_judged_by_its_agents_own_q_alone() -> None:
-    """Where that does not read it, nothing pulls at the policy: not what it means for others."""
+def test_an_agents_decision_is_judged_beside_what_the_others_did() -> None:
+    """As if it alone had decided so: no other's new decision, and no other's reward."""
     side = Side(TINY_UAV)
     side.train(1)
     nets = side.learner.nets
     past = side.learner.replay.read(torch.arange(8).expand(2, -1)).past
-    for share in (1.0, 0.0):
-        critic = nets.packs[CRITIC]
-        with torch.no_grad():
-            for flat in critic.weights:
-                names = (name for name, *_ in critic._layout)
-                views = dict(zip(names, critic._split(flat), strict=True))
-                views["own.0.weight"].mul_(share)
-        loss = nets.policy_loss("mu", past).sum()
-        (gradient,) = torch.autograd.grad(loss, [nets.packs["mu"].weights])
-        assert bool((gradient != 0).any()) == bool(share)
+    for role in side.world.spec.roles:
+        told = past.action[role.name]
+        new = torch.rand(told.shape, generator=torch.Generator().manual_seed(0))
+        seen = {role.name: _flat(past.obs[role.name])}
+        found = nets.packs[CRITIC](past.state, past.action, seen, {role.name: new})
+        assert found.shape == (2, 8, role.agents)
+        for agent in range(role.agents):
+            one = told.clone()
+            one[..., agent, :] = new[..., agent, :]
+            alone = nets.packs[CRITIC](past.state, past.action | {role.name: one}, seen, {})
+            torch.testing.assert_close(found[..., agent], alone[..., agent])
+            assert not torch.allclose(found, alone)
 
 
 def test_members_learn_from_their_own_replay_as_they_do_alone() -> None:
