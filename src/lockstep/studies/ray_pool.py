@@ -117,6 +117,7 @@ class RayPool:
             raise BadInput(
                 f"the Ray cluster has no {which} {threads} CPUs for a job; use fewer --threads"
             )
+        gpus = math.fsum(machine.get("GPU", 0.0) for machine in machines) if gpus else 0.0
         self._ray, self._extra = cluster.ray, dict(extra)
         self._running: dict[Any, Job] = {}
         rooms = sum(int(machine["CPU"]) // threads for machine in machines)
